@@ -1,8 +1,8 @@
 """The changes to a table, from its log.
 
-span          those between two versions, read on executors
+span          the changes between two versions, read on executors
 history       what became of the table from version to version, and what of that is lost
-feed          the changes that rows which are gone and rows which are there come to
+feed          changes, from the rows that are gone and those that are there
 rows          these rows, from the files of commits
 chosen        some rows of a file, by their places
 partitions    by which columns the table was partitioned from version to version

@@ -17,7 +17,7 @@ from backfill.upstream.delta.files.footers import column_bytes
 _BATCH_ROWS: Final = 16_384
 _BATCH_BYTES: Final = 8 << 20
 _DECODED_ROWS: Final = 2_048
-"""How many rows are decoded at a time: a text that is there many times takes its place in the file only once, so that
+"""How many rows are decoded at a time: a text that occurs many times may be in the file only once, so the file's size
 does not tell how many rows are too many.
 """
 
@@ -31,7 +31,7 @@ class Chosen:
 
     @property
     def is_none(self) -> bool:
-        """Whether that is known to be no row, whatever the file has."""
+        """Whether no row is chosen, whatever the file has."""
         return self.taken and not len(self.places)
 
     def some(self, at: int, count: int) -> bool:

@@ -9,10 +9,10 @@ from backfill.arrow.widening import throughout, widens
 
 
 def is_form_of(declared: pa.DataType, found: pa.DataType) -> bool:
-    """Whether the type of a file's column is a form of the one that the table declares, or one that this holds.
+    """Whether the type of a file's column is a form of the one that the table declares, or one whose values that holds.
 
     Writers are free in the form: whole numbers of another width, texts as bytes, times without a zone, dictionaries. A
-    value that does not fit is refused by a safe cast. Not so where a cast would cut or round, or where the text of a
+    value that does not fit is refused by a safe cast. False where a cast would cut or round, or where the text of a
     value would be read as another one: the column had another type when that file was written.
     """
     return throughout(declared, found, _is_form_of)

@@ -37,7 +37,7 @@ class History:
     """What to do where a version has other columns."""
 
     def require_passable(self, version: int) -> Commit | None:
-        """Raises where the stream cannot go on past this commit; None where it is lost and failOnDataLoss=false."""
+        """The commit; raises where the stream cannot go on past it. None where it is lost and failOnDataLoss=false."""
         uri = self.table.uri
         found = self._logged(version)
         if found is None:
@@ -54,7 +54,7 @@ class History:
         return found
 
     def require_kept(self, version: int) -> None:
-        """DataLossError where the log has lost it, also with failOnDataLoss=false."""
+        """Raises DataLossError where the log has lost this version, also with failOnDataLoss=false."""
         if self._logged(version) is None:
             raise DataLossError(f"{self._cleaned_up(version)}, and the stream has not recorded that it was read")
 
@@ -66,7 +66,7 @@ class History:
         return f"the log of the Delta table {self.table.uri} no longer has version {version}: it was cleaned up"
 
     def _to_come(self, found: Schema, version: int) -> set[str]:
-        """Which of the stream's columns this version lacks because they were added after it: null, as in its rows.
+        """The stream's columns that this version lacks because they were added after it: in its rows they are null.
 
         One that the version before it had was dropped here, even if a later version has it again.
         """
@@ -94,11 +94,11 @@ class History:
         return max(after, upto)
 
     def _require_unmapped_since_lost(self, version: int, upto: int) -> None:
-        """Refuses a commit where one before it that is lost may have given columns other names in the files: what is
-        called otherwise would be null, or taken for another column.
+        """Refuses a commit if a lost one before it may have given columns other names in the files: what has another
+        name would be null, or taken for another column.
 
-        Up to the next definition that of all commits is the same. So where the log was cleaned up to between two
-        checkpoints, the last of them tells it.
+        Up to the next definition all commits have the same one. So where the log was cleaned up to between two
+        checkpoints, and this version cannot be opened, the last of these commits tells.
         """
         uri, last = self.table.uri, version
         opened = open_if_kept(uri, self.table.position(version))
@@ -114,12 +114,12 @@ class History:
         require_unmapped_at(version, opened.metadata().configuration, uri)
 
     def changes(self, after: int, upto: int, require_still: Callable[[], object]) -> Iterator[pa.RecordBatch]:
-        """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`.
+        """What the commits after version `after` and up to `upto` did, in the layout of `backfill.changes`.
 
         `require_still` raises where another table is at the path now: a commit does not say which one it is of.
         """
         table = self.table
-        # Not within `reading`: what is gone of the log itself VACUUM has not removed.
+        # Not within `reading`: where something of the log itself is gone, it was not VACUUM that removed it.
         found = [commit for commit in map(self.require_passable, range(after + 1, upto + 1)) if commit is not None]
         require_still()
         commits = [commit for commit in found if self._is_whole(commit)]
@@ -127,7 +127,7 @@ class History:
             yield from feed.changes(change_rows(self.log.files, table, commits), table.columns, table.key)
 
     def _is_whole(self, commit: Commit) -> bool:
-        """Whether its files are still there, which is not looked at where a lost one ends the stream: it is read."""
+        """Whether its files are still there; not looked at where a lost one ends the stream: reading will find it."""
         if self.strict:
             return True
         with translating(self.table.uri):
@@ -138,7 +138,7 @@ class History:
         return True
 
     def timestamp(self, version: int) -> int | None:
-        """When it was committed, in microseconds since 1970, if the log knows."""
+        """When this version was committed, in microseconds since 1970, if the log knows."""
         commit = self._logged(version)
         return None if commit is None else commit.timestamp or None
 

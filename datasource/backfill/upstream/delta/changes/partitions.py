@@ -18,7 +18,7 @@ class Partitioning:
         self._opened: dict[int, frozenset[str] | None] = {}
 
     def at(self, version: int) -> frozenset[str] | None:
-        """None where the version cannot be had any more."""
+        """The columns at this version; None where it cannot be opened any more."""
         while (commit := self._commits.get(version)) is not None:
             if commit.definition is not None:
                 return commit.definition.partitioned_by

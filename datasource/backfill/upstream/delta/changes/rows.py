@@ -30,12 +30,12 @@ from backfill.upstream.delta.tables.ways_out import PAST_IT
 _CHANGE_TYPE: Final = "_change_type"
 
 VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", _CHANGE_TYPE
-"""Names that a table with a change data feed cannot have, because Delta has taken them for the feed's own columns. That
-of the third is a text in a file, and here whether the row is there.
+"""Names that a table with a change data feed cannot have, because Delta has taken them for the feed's own columns. The
+third is a text in a file, and here whether the row is there.
 """
 
 Rows: TypeAlias = "tuple[pa.RecordBatch, pa.Array[Any]]"
-"""Rows in the table's columns, and of each whether it is there after the commit."""
+"""Rows in the table's columns, and for each whether it is there after the commit."""
 
 
 def rows_schema(columns: pa.Schema) -> pa.Schema:
@@ -49,7 +49,7 @@ def rows_schema(columns: pa.Schema) -> pa.Schema:
 
 
 def change_rows(files: Files, table: Table, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
-    """What the commits did, in no order."""
+    """The rows that the commits took away or put there, in the columns of `rows_schema` and in no order."""
     schema = rows_schema(table.columns)
     partitioning = Partitioning(table, commits)
     for commit in commits:
@@ -115,7 +115,7 @@ class _CommitFiles:
     # -- values of a partition -------------------------------------------------------------------------------------
 
     def _partition(self, file: ChangeFile, present: Collection[str]) -> dict[str, pa.Scalar[Any]]:
-        """Which of the table's columns have one value for all rows of the file, by its partition."""
+        """The table's columns that have one value for all rows of the file, by its partition, with these values."""
         partition = file.partition or {}
         columns = self.table.columns.names
         # A column that the file has neither in itself nor by its partition is null, if the table got it later.
@@ -125,7 +125,7 @@ class _CommitFiles:
         return {name: self._value(name, text) for name, text in partition.items() if name in columns}
 
     def _require_partition(self, file: ChangeFile, lacking: Sequence[str]) -> None:
-        """Refuses what has its value by the partition: the log need not say that of a file that is removed."""
+        """Refuses a file that lacks a column of the partition: the log need not say its value for a removed file."""
         version = self.commit.version
         partitioned_by = self.partitioning.at(version - 1 if file.kind is Kind.REMOVED else version)
         if partitioned_by is None:
@@ -159,7 +159,7 @@ class _CommitFiles:
     # -- types -----------------------------------------------------------------------------------------------------
 
     def _require_types(self, found: Mapping[str, pa.DataType]) -> None:
-        """Refuses a file whose values the columns of now do not hold: it is from before one was given its type."""
+        """Refuses a file whose values do not fit the present columns: it is from before one was given its type."""
         columns = self.table.columns
         wrong = [f"{name!r} ({kind})" for name, kind in found.items() if not is_form_of(columns.field(name).type, kind)]
         if wrong:
@@ -177,5 +177,5 @@ class _CommitFiles:
 def _there(kind: Kind, batch: pa.RecordBatch) -> pa.Array[Any]:
     if kind is not Kind.FEED:
         return pa.repeat(pa.scalar(kind is Kind.ADDED), batch.num_rows)
-    said = batch.column(_CHANGE_TYPE).cast(pa.string())  # Arrow looks up no text in the form of a view.
+    said = batch.column(_CHANGE_TYPE).cast(pa.string())  # Arrow does not look up string views.
     return pc.is_in(said, pa.array(["insert", "update_postimage"]))

@@ -47,7 +47,7 @@ class DeltaChangeReader:
 
 
 def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaChangeReader:
-    """What reads between the positions; see `backfill.upstream.Upstream.span`."""
+    """A reader of the changes between the positions; see `backfill.upstream.Upstream.span`."""
     require_followable(latest, table.uri)
     last = latest.version()
     upto = _version("endingPosition", ending, last, least=0)
@@ -92,8 +92,8 @@ def _require_followable_after(table: Table, after: int) -> None:
 
 
 def _earliest(table: Table, latest: DeltaTable, upto: int) -> int:
-    """The oldest version from which on the log has every commit up to `upto`, with the feed on and without column
-    mapping, and the files of it.
+    """The oldest version after which the log has every commit up to `upto`, with the feed on, without column mapping,
+    and with its files.
 
     A look at each file is little beside reading it, which follows. VACUUM takes files long before the log forgets them.
     """
