@@ -58,9 +58,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`timestamp` in microseconds since 1970, which the commit says itself if it is `dated`, and else its file.
+    """A commit. `timestamp`, in microseconds since 1970, is the commit's own if it is `dated`, else that of its file.
 
-    `definition` where the commit says one.
+    `definition` is there where the commit has one.
     """
 
     version: int
@@ -74,14 +74,14 @@ class Commit:
         return sum(file.size for file in self.files)
 
     def kept_files(self) -> dict[FileLocation, tuple[ChangeFile, ChangeFile]]:
-        """The files that are there before and after it, of which other rows are deleted then: as they were and are."""
+        """The files that are there before and after it, but with other rows deleted: each as it was and as it is."""
         removed = {file.location: file for file in self.files if file.kind is Kind.REMOVED}
         added = [file for file in self.files if file.kind is Kind.ADDED and file.location in removed]
         return {file.location: (removed[file.location], file) for file in added}
 
 
 def actions(content: bytes) -> Iterator[tuple[str, Any]]:
-    """What a commit's file says, in its order, each with its kind; one for each file of it, not for each row."""
+    """The actions in a commit's file, in their order, each with its kind; they are by file, and not by row."""
     for line in content.splitlines():
         said: dict[str, Any] = json.loads(line) if line.strip() else {}
         # A writer may name all kinds in each line, with null for those that it is none of.
@@ -104,10 +104,10 @@ def parsed(version: int, content: bytes, modified: int) -> Commit:
                 definition = _definition(action)
             case "commitInfo":
                 said = action.get("inCommitTimestamp") or action.get("timestamp")
-                # Only the former is one of Delta's: writers are free in the rest, which may be a text.
+                # Only inCommitTimestamp is one of Delta's: writers are free in the rest, which may be a text.
                 if said and isinstance(said, int | float):
                     timestamp, dated = 1000 * int(said), True
-    # Where a commit says its changes, they are all of them.
+    # Where a commit has files of the feed, these have all of its changes.
     return Commit(version, timestamp, dated, tuple(written or rewritten), definition)
 
 

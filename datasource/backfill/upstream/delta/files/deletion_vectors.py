@@ -26,7 +26,7 @@ _B85: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$
 _TO_B85: Final = str.maketrans(_Z85, _B85)
 
 _PORTABLE: Final = 1681511377
-"""What the bytes begin with: the only form that the protocol lets be written."""
+"""The number that the bytes begin with: it stands for the only form that the protocol allows to be written."""
 
 _UUID_TEXT: Final = 20
 _FIRST: Final = 1
@@ -39,7 +39,7 @@ class DamagedVectorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeletionVector:
-    """What the log says of one. `location` is None where `inline` has its bytes."""
+    """What the log says of a deletion vector. `location` is None where `inline` has its bytes."""
 
     location: FileLocation | None
     inline: bytes
@@ -64,7 +64,7 @@ class DeletionVector:
         return cls(location, inline, _FIRST if offset is None else offset, told["sizeInBytes"], told["cardinality"])
 
     def deleted(self, files: Files) -> Indices:
-        """The places of the deleted rows, ascending; DamagedVectorError where its bytes are none of one."""
+        """The places of the deleted rows, ascending; DamagedVectorError where the bytes are not such a vector."""
         try:
             found = _places(self._bytes(files))
         except (ValueError, struct.error) as error:

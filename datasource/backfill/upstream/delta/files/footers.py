@@ -14,7 +14,7 @@ from backfill.upstream.delta.files.column_names import stored_names
 from backfill.upstream.delta.files.location import FileLocation, Files
 
 _FEW: Final = 100
-"""Files of fewer rows count as if they had as many: what they have for each column, whatever its rows, is no row's."""
+"""Files of fewer rows count as if they had so many: what each column takes, whatever its rows, is not due to a row."""
 
 
 def column_bytes(group: pq.RowGroupMetaData, names: Collection[str]) -> int:
@@ -24,7 +24,7 @@ def column_bytes(group: pq.RowGroupMetaData, names: Collection[str]) -> int:
 
 
 def largest_rows(table: DeltaTable, names: Collection[str]) -> int:
-    """About how many bytes these columns take in each of the largest rows; 0 where no file tells how many it has."""
+    """About how many bytes these columns take in a row of the file with the largest; 0 where no file tells its rows."""
     actions = pa.table(table.get_add_actions())
     counted: Any = actions["num_records"]
     rows = counted.fill_null(0).to_numpy()

@@ -1,4 +1,4 @@
-"""A table's files, where they are: in its folder, or elsewhere, as a shallow clone has those of the table it is of."""
+"""Where a table's files are: in its folder, or elsewhere, as those of a shallow clone are with the original table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_STORE: Final = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)", re.I
 """Such as `s3://bucket/…`, or `file:/…`, which is the same as `file:///…`."""
 
 _ROOT: Final = "/"
-"""The store of a path that begins there, and says no other: that of the table."""
+"""The store of a whole path that names none: that of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class FileLocation:
 
     @classmethod
     def of(cls, uri: str) -> FileLocation:
-        """The location that the log says, as a whole URI, as a whole path or as one within the table's folder."""
+        """The location by the log's text: a whole URI, a whole path, or a path within the table's folder."""
         found = _WITH_STORE.fullmatch(uri)
         if found is None:
             path = unquote(uri)
@@ -43,7 +43,7 @@ class FileLocation:
 
 
 class Files:
-    """Opens them all with the same client, which finds its credentials in the environment, or in the options."""
+    """Opens a table's files, all with the same client. Its credentials are in the environment, or in the options."""
 
     def __init__(self, folder: str, storage_options: Mapping[str, str] | None = None) -> None:
         self._options = dict(storage_options or {})

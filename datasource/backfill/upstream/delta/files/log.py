@@ -30,12 +30,12 @@ class Log:
         self._commits: dict[int, Commit] = {}
 
     def stamp(self, version: int) -> Stamp | None:
-        """None where there is no such commit, or the log was cleaned up."""
+        """The stamp of the commit's file; None where there is no such commit, or the log was cleaned up."""
         (found,) = self.files.own.get_file_info([commit_file(version)])
         return Stamp(found.mtime_ns, found.size) if found.type == pa_fs.FileType.File else None
 
     def commit(self, version: int) -> Commit | None:
-        """None as in `stamp`."""
+        """What the commit did; None as for `stamp`."""
         if version not in self._commits:
             stamp = self.stamp(version)
             if stamp is None:
@@ -58,7 +58,7 @@ class Log:
         return version
 
     def forget(self) -> None:
-        """The next look at a commit reads it anew."""
+        """Forgets all commits: the next look at one reads it anew."""
         self._commits.clear()
 
     def forget_before(self, version: int) -> None:
@@ -66,11 +66,11 @@ class Log:
             del self._commits[old]
 
     def size(self, versions: Iterable[int]) -> int:
-        """How large the files with the changes of these commits are, as far as the log has them."""
+        """How many bytes the files with the changes of these commits have, as far as the log has the commits."""
         return sum(commit.size for commit in map(self.commit, versions) if commit is not None)
 
     def row_count(self, commit: Commit, most: int) -> int:
-        """How many rows its changes are, or at least `most`; what is rewritten counts as well."""
+        """How many rows the commit's changes have, or at least `most`; rows that were only rewritten count as well."""
         kept = commit.kept_files()
         found = sum(abs(was.deleted_count - now.deleted_count) for was, now in kept.values())
         for file in commit.files:
@@ -88,7 +88,7 @@ class Log:
             return 0  # Whoever reads the changes will say that it is gone.
 
     def missing(self, commit: Commit) -> Iterator[FileLocation]:
-        """Which of the files that its changes are read from are gone."""
+        """The files that the commit's changes are read from and that are gone."""
         for file in commit.files:
             vector = None if file.vector is None else file.vector.location
             for location in (file.location, vector):

@@ -1,4 +1,4 @@
-"""What the files' statistics say of columns, which values they do not tell rightly, and leaving out files by them."""
+"""What the files' statistics say of columns, for which values they are not right, and leaving out files by them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
 from backfill.vnode import Coverage
 
 _MISREAD: Final = 1 << 56
-"""In the year 4253, as microseconds since 1970. Where a file's times are all in one millisecond after that, `deltalake`
-(1.6) gives them without their microseconds if it leaves out files by that column.
+"""A moment of the year 4253, in microseconds since 1970. If all times of a file are in one millisecond after that, and
+files are left out by that column, `deltalake` (1.6) gives them without their microseconds.
 """
 
 _MISREAD_TEXT: Final = "[\U00010000-\U0010ffff]"
-"""In a log with such a character as an escape (`\\ud842\\udfb7`, as Python's json writes it) `deltalake` (1.6) takes
-every second 65,536 of them for the 65,536 before: U+20BB7 for U+10BB7, which is less, so it would leave out files that
+"""A character that a log may have as an escape (`\\ud842\\udfb7`, as Python's json writes it). `deltalake` (1.6) takes
+every second 65,536 of these for the 65,536 before: U+20BB7 for U+10BB7, which is less, so it would leave out files that
 have such keys.
 """
 
 _EXACT_DIGITS: Final = 15
-"""Decimals are JSON numbers there, which `deltalake` reads and writes as floating point."""
+"""Decimals of more digits are not exact: in statistics they are numbers of JSON, floating point to `deltalake`."""
 
 
 def statistics(table: DeltaTable, actions: pa.Table, name: str, *kinds: str) -> list[pa.ChunkedArray[Any] | None]:
     """What the files' add actions, flattened, say of the column: `min`, `max` or `null_count`; None where that is not
     known.
 
-    Nor is it where a struct has a field of such a name as well.
+    Nor is it known where a field of a struct comes under the same name.
     """
     [stored] = stored_names(table, [name])
     return [_said(actions, f"{kind}.{stored}") for kind in kinds]
@@ -63,8 +63,8 @@ def leaving_out(table: DeltaTable, key: KeyColumns, coverage: Coverage) -> str |
 
 
 def may_miss(table: DeltaTable, name: str, values: pa.ChunkedArray[Any]) -> bool:
-    """Whether a file that has one of these values in the column may be left out by `deltalake` where it looks for them:
-    a MERGE would insert a second row then.
+    """Whether `deltalake` may leave out a file that has one of these values in the column where it looks for them: then
+    a MERGE would insert a second row.
 
     The statistics do not know NaN.
     """
