@@ -22,7 +22,7 @@ Value: TypeAlias = int | str | bytes | Decimal
 Values: TypeAlias = tuple[Value, ...]
 
 MANY_RANGES: Final = 16
-"""From so many on it is quicker to look for a key's place among their ends than to try each range."""
+"""From so many ranges on it is quicker to look for a key's place among their ends than to try each range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class KeyColumn:
 
     @property
     def _number(self) -> pa.DataType | None:
-        """What a time or date is compared as."""
+        """The type that a time or date is compared as; None for other types."""
         if not pa.types.is_temporal(self.type):
             return None
         return pa.int32() if pa.types.is_date(self.type) else pa.int64()
@@ -66,7 +66,7 @@ class KeyColumn:
         return bytes.fromhex(text) if self.type == pa.binary() else int(text)
 
     def given(self, text: str) -> Value:
-        """The same for what a person writes, who knows times and dates by their usual text."""
+        """As `value`, for what a person writes: times and dates by their usual text."""
         number = self._number
         if number is None:
             return self.value(text)
@@ -75,7 +75,7 @@ class KeyColumn:
 
     @property
     def form(self) -> str:
-        """What a person is to write."""
+        """How a person has to write a value, in words."""
         zoned = pa.types.is_timestamp(self.type) and self.type.tz is not None
         return f"{self.name} {self.type}" + (", with its offset, such as 2026-01-31T12:00:00Z" if zoned else "")
 
@@ -92,7 +92,7 @@ class KeyColumn:
     def literals(self, value: Value) -> tuple[str, str] | None:
         """The value in SQL, so that statistics can be compared with it: as an upper end and as a lower one.
 
-        None where a file's statistics are none. Times are cut to milliseconds there, so a lower end is as well.
+        None for types without statistics. Statistics cut times to milliseconds, so a lower end is cut as well.
         """
         if pa.types.is_decimal(self.type):
             text = f"arrow_cast('{self.text(value)}', 'Decimal128({self.type.precision}, {self.type.scale})')"
@@ -137,7 +137,7 @@ class KeyColumns:
         return tuple(column.text(value) for column, value in zip(self.columns, values, strict=True))
 
     def canonical(self, key: Key) -> Key:
-        """What a person has given, as the text of that key; KeyTextError where it is none."""
+        """The text of the key that a person has given; KeyTextError where it is none."""
         if len(key) != len(self.columns):
             raise KeyTextError(f"a key has {len(key)} values, and the table's key is ({', '.join(self.names)})")
         try:
@@ -154,7 +154,7 @@ class KeyColumns:
         return pa.RecordBatch.from_arrays(arrays, names=self.names)
 
     def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.BooleanArray:
-        """For each key whether it lies in these ranges; null for one that is null."""
+        """For each key, whether it lies in these ranges; null for one that is null."""
         if len(coverage) >= MANY_RANGES and not any(column.null_count for column in keys.columns):
             ends = [end for item in coverage for end in (item.after, item.upto) if end is not None]
             # Each end that lies before a key leads into a range or out of it.
@@ -167,7 +167,7 @@ class KeyColumns:
         return found
 
     def equal(self, keys: pa.RecordBatch, key: Key) -> pa.BooleanArray:
-        """Which of these keys are this one."""
+        """For each of these keys, whether it is this one."""
         same = pa.repeat(pa.scalar(True), keys.num_rows)
         for column, value in zip(keys.columns, self.typed([key]).columns, strict=True):
             same = pc.and_(same, pc.equal(column, value[0]))
@@ -179,7 +179,7 @@ class KeyColumns:
         return [self.key(values) for values in zip(*(column.to_pylist() for column in columns), strict=True)]
 
     def around(self, keys: pa.RecordBatch) -> KeyRange:
-        """From the least to the greatest of these keys by their first column, of which only that counts."""
+        """From the least to the greatest of these keys by the first column alone, as `predicate` looks at no other."""
         column = self.columns[0]
         ends: Any = pc.min_max(column.comparable(keys.column(0)))
         least, greatest = (column.text(ends[name].as_py()) for name in ("min", "max"))

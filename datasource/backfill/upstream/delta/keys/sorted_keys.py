@@ -22,7 +22,7 @@ class SortedKeys:
     """Keys in ascending order, none of them twice."""
 
     def __init__(self, columns: KeyColumns, keys: pa.Table) -> None:
-        """`keys` in any order; TableError where one is null or there are two of one."""
+        """`keys` may come in any order; TableError where one is null, or comes twice."""
         self._columns = columns
         keys = keys.select(columns.names).combine_chunks()
         require_keys(keys)
@@ -37,7 +37,7 @@ class SortedKeys:
         return tuple(array[place].as_py() for array in self._arrays)
 
     def extent(self, request: Measure) -> Extent:
-        """The first `request.limit` keys of the range."""
+        """How far the request goes: over the first `request.limit` keys of its range."""
         first, end = self._places(request)
         if end - first <= request.limit:
             return Extent(max(0, end - first), None)
@@ -85,7 +85,7 @@ def require_keys(keys: pa.Table | pa.RecordBatch) -> None:
 
 
 def require_distinct(ordered: Sequence[pa.Array[Any]]) -> None:
-    """Refuses keys in order of which two neighbours are the same one."""
+    """Refuses keys, given in order, if two neighbours are the same."""
     if len(ordered[0]) < 2:
         return
     same = np.ones(len(ordered[0]) - 1, np.bool_)

@@ -1,4 +1,4 @@
-"""Rows in the order of some of their columns: few of them in memory, many by sorted runs on disk that are merged.
+"""Rows in the order of some of their columns: few rows in memory, many by sorted runs on disk that are merged.
 
     rows      5 1 | 8 2 | 4 7 | 3 6
     runs      1 2 5 8        3 4 6 7         each sorted in memory, and cut into blocks on disk
@@ -10,8 +10,8 @@
 
 Nothing that is in no block at hand comes before the least of these last keys. So what the blocks have up to it comes
 next, and only that has to be put in order; at least one block is used up each time. All of it is Arrow's work on many
-rows at once, and memory holds a block of each run. Of a great many runs some at a time are merged into a larger one
-first.
+rows at once, and memory holds a block of each run. Where there are a great many runs, some at a time are merged into a
+larger one first.
 
 Not DuckDB, which sorts on disk as well: in 256 MB, and also in 1 GB, it ended with an error where rows had some
 kilobytes (2.0: 200 thousand rows of 2 kB, 20 thousand of 50 kB).
@@ -39,8 +39,8 @@ BLOCK_BYTES: Final = 512 << 10
 """About how much of a run is read from disk at a time."""
 
 COLUMN_BYTES: Final = 8 << 10
-"""About how many bytes a batch that was read from disk has at the least for each column. It costs as much as it has
-columns, and of rows with a thousand of them a block has only some tens.
+"""About how many bytes for each column a batch that comes from disk has at least. What a batch costs grows with its
+columns, and a block has only some tens of rows with a thousand columns.
 """
 
 MOST_RUNS: Final = 64
@@ -50,11 +50,11 @@ _NOT_SORTED: Final = "rows of a large commit or chunk cannot be put in order"
 
 BATCH_ROWS: Final = 32_768
 BATCH_BYTES: Final = 8 << 20
-"""What is given has no more rows or about so many bytes, but for single rows that are larger."""
+"""The batches that come out have no more rows, nor more than about so many bytes, except for single larger rows."""
 
 
 def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows, which have this schema, by these columns, of which none is a float and no value is null.
+    """The rows, which have this schema, in the order of these columns, of which none is a float or has nulls.
 
     Text and bytes compare by their bytes, everything else by value. StagingError where the temporary folder is full.
     """
@@ -114,7 +114,7 @@ class _Run:
         self._block = self._next()
 
     def remove(self) -> None:
-        """For one that is used up."""
+        """Removes the file of a run that is used up."""
         self._file.unlink()
 
     def _next(self) -> pa.RecordBatch | None:
