@@ -4,7 +4,7 @@ reader        the rows, on executors
 measuring     how many keys ranges hold, and where to cut them
 rows          rows by key range, so many at a time
 passes        which ranges are read at once
-conditions    what may choose among rows, and which it chooses
+conditions    which conditions on rows are allowed, and which rows they choose
 sizes         how large rows are
 pieces        batches in pieces that are not too large
 scan          rows as `deltalake` reads them

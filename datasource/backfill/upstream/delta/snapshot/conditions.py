@@ -17,8 +17,8 @@ from backfill.upstream.delta.snapshot.scan import readable, scanned
 _CHANGING: Final = frozenset(
     {"age", "localtime", "localtimestamp", "ago", "pg_postmaster_start_time", "pg_conf_load_time"}
 )
-"""What depends on the moment as well: of one time, its age; what DuckDB knows by its name in SQL alone; and its macros,
-of which it does not tell.
+"""Functions that depend on the moment as well: `age` of a single time; those that DuckDB knows only by their names in
+SQL; and its macros, of which it does not tell.
 """
 
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
@@ -26,7 +26,7 @@ _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Err
 
 
 def require_condition(table: DeltaTable, option: str, condition: str) -> None:
-    """Refuses what is no condition over the table's columns; none at all is one."""
+    """Refuses what is no condition over the table's columns; an empty one passes."""
     if condition:
         _checked(table, option, condition)
 
@@ -53,7 +53,7 @@ def require_row_condition(table: DeltaTable, option: str, condition: str) -> Non
 
 
 def _checked(table: DeltaTable, option: str, condition: str) -> list[dict[str, Any]]:
-    """What DuckDB makes of the condition, after what is none has been refused."""
+    """The nodes of the condition as DuckDB has parsed it; refuses what is none."""
     try:
         kinds = _described(table, f"SELECT ({condition}\n) FROM feed")
         _described(table, f"SELECT 1 FROM feed WHERE ({condition}\n)")
@@ -87,9 +87,9 @@ def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
 
 
 def judged(rows: pa.RecordBatchReader, condition: str) -> Iterator[tuple[pa.RecordBatch, pa.BooleanArray]]:
-    """Each batch, and whether the condition holds for its rows; null as for false.
+    """Each batch, and for each of its rows whether the condition holds; null counts as false.
 
-    The rows themselves do not come from DuckDB, which would hold 2,048 of them at least.
+    The rows themselves do not pass through DuckDB, which would hold at least 2,048 of them.
     """
     with searching() as session:
         for batch in rows:

@@ -29,8 +29,8 @@ MANY: Final = 1 << 31
 def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], condition: str) -> tuple[Extent, ...]:
     """How far each request goes over the rows for which the condition holds.
 
-    In memory are about twice as many keys as are asked for, however many the ranges hold, or `CHUNK_ROWS` or
-    `CHUNK_BYTES` of them.
+    Memory holds about twice as many keys as are asked for, or as `CHUNK_ROWS` and `CHUNK_BYTES` say, however many the
+    ranges hold.
     """
     batches = Rows.of(table, key.schema, condition).within(key, asked(key, requests))
     if min(request.limit for request in requests) < MANY:
@@ -47,12 +47,12 @@ def _needed(key: KeyColumns, requests: Sequence[Measure], batches: Iterator[pa.R
     """The keys that decide the requests' extents, and maybe others."""
     found = key.schema.empty_table()
     most, size = 2 * CHUNK_ROWS, 2 * CHUNK_BYTES
-    # A piece is as dear to hold as there are others already, and each of many files may have but few of the keys.
+    # Adding a piece costs more the more there are already, and each of many files may have only a few of the keys.
     for batch in coalesced(batches, CHUNK_ROWS // 16, CHUNK_BYTES // 16):
         found = pa.concat_tables([found, pa.Table.from_batches([batch])])
         if found.num_rows > most or found.nbytes > size:
             found = SortedKeys(key, found).needed(requests)
-            # What stays is sorted again once as many others have come, and not with each few of them.
+            # What stays is sorted again once as many others have come, and not each time that a few have.
             most, size = 2 * max(CHUNK_ROWS, found.num_rows), 2 * max(CHUNK_BYTES, found.nbytes)
     return found
 
@@ -78,7 +78,7 @@ def last_before(table: DeltaTable, key: KeyColumns, end: Key) -> Key | None:
     for batch in Rows.of(table, key.schema, "").within(key, (KeyRange(None, end),)):
         less = batch.filter(pc.invert(key.equal(batch, end)))
         if not less.num_rows:
-            continue  # Of no rows pyarrow 18 to 21 cannot choose any.
+            continue  # pyarrow 18 to 21 cannot select from no rows.
         both: Any = pa.concat_tables([greatest, pa.Table.from_batches([less])])
         greatest = both.take(pc.select_k_unstable(both, k=1, sort_keys=descending))
     return key.texts(greatest.combine_chunks().to_batches()[0])[0] if greatest.num_rows else None

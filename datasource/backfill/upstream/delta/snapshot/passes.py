@@ -1,7 +1,7 @@
 """Whether key ranges are read one after the other, or all in one pass over the files.
 
-By themselves they are sorted in memory, and of a table that is clustered by its key each looks at files of its own. In
-any other table each may look at nearly all files, and so do all of them together.
+Read one after the other, they are sorted in memory, and in a table that is clustered by its key each looks at files of
+its own. In any other table each may look at nearly all files, as all of them do together in one pass.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
 from backfill.vnode import Coverage, KeyRange, merged
 
 _LOOKS: Final = 2
-"""How often the ranges may look at a file on average, one after the other. Sorting on disk costs about as much."""
+"""How often ranges that are read one by one may look at a file, on average. Sorting on disk costs about as much."""
 
 
 def passes(table: DeltaTable, key: KeyColumns, ranges: Sequence[KeyRange]) -> list[Coverage]:
-    """The ranges as they are read, one pass for each; several are only one where they are in the order of their keys.
+    """The ranges of each pass. Several ranges are read in one pass only where they come in the order of their keys.
 
     It goes by the files' statistics of the key's first column; a file without them may hold any key.
     """

@@ -1,4 +1,4 @@
-"""Batches in pieces that are not too large: of a text that is there many times, each row here only says where it is."""
+"""Batches in pieces that are not too large: views have a text that occurs many times once, plain columns many times."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ BATCH_BYTES: Final = 8 << 20
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces that take no more than about `BATCH_BYTES` with their texts as columns of their types have
-    them.
-    """
+    """The batch in pieces that take no more than about `BATCH_BYTES` once their texts are plain columns."""
     sizes = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if column.type in (pa.string_view(), pa.binary_view()):
@@ -33,7 +31,7 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _lengths(column: pa.Array[Any]) -> Indices:
-    """How many bytes each text has (Arrow's columnar format, Variable-size Binary View Layout); any for null."""
+    """How many bytes each text has (Arrow's columnar format, Variable-size Binary View Layout); anything for a null."""
     views: Any = column.buffers()[1]
     if views is None:
         return np.zeros(len(column), np.int64)

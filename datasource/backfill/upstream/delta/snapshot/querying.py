@@ -34,7 +34,7 @@ def searching() -> Iterator[duckdb.DuckDBPyConnection]:
         }
         with duckdb.connect(config=settings) as session:
             session.execute("SET enable_external_access = false")
-            session.execute("SET TimeZone = 'UTC'")  # Else a condition on a time is judged in this machine's.
+            session.execute("SET TimeZone = 'UTC'")  # Else a condition on a time is judged in this machine's zone.
             yield session
 
 

@@ -1,4 +1,4 @@
-"""Reads snapshot rows on an executor: a version of the table, the one that is named or the one of now."""
+"""Reads snapshot rows on an executor: a version of the table, the one that is named or the latest one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DeltaSnapshotReader:
             yield from self._typed(opened, rows_of(opened, columns, self.table.key, keys), _AS_PLANNED)
 
     def _at(self, token: str) -> tuple[DeltaTable, pa.Schema]:
-        """The version, and which of the columns it has: it may be logged before one is added, and read after that."""
+        """The version, and the columns that it has: a batch may be logged before one is added, and read after that."""
         opened = open_at(self.table.uri, Position.parse(token))
         with translating(self.table.uri):
             types: dict[str, Any] = {field.name: field.type for field in opened.schema().fields}

@@ -17,8 +17,8 @@ from backfill.upstream.delta.keys.columns import quoted
 from backfill.upstream.delta.tables.types import misread
 
 _SESSION: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
-"""Spark writes times as INT96, unless told otherwise. Those before 1677 and after 2262 `deltalake` reads as others,
-because it counts them in nanoseconds, but for a query that says how."""
+"""Spark writes times as INT96, unless told otherwise. `deltalake` reads those before 1677 and after 2262 as other ones,
+because it counts them in nanoseconds, unless a query says otherwise."""
 
 BATCH_ROWS: Final = 8192
 """The most rows that are read at a time, which is DataFusion's own: several such batches are in memory at once."""
@@ -42,7 +42,7 @@ def scanned(
 ) -> pa.RecordBatchReader:
     """The rows for which the predicate holds, and maybe others, in no order.
 
-    So many at a time, and no more than `most` of them, if that is given.
+    They come `batch_rows` at a time, and no more than `most` in all, if that is given.
     """
     selected = ", ".join(map(quoted, names))
     query = f"SELECT {selected} FROM feed" + ("" if predicate is None else f" WHERE {predicate}")
@@ -55,7 +55,9 @@ def scanned(
 
 
 def _with_nulls(found: pa.RecordBatchReader, texts: Collection[str]) -> pa.RecordBatchReader:
-    """A partition's empty text as what it is in Delta's log (protocol, Partition Value Serialization): null."""
+    """The rows with null for a partition's empty text, which is how Delta's log writes it (protocol, Partition Value
+    Serialization).
+    """
     fields = [pa.field(field.name, pa.string()) if field.name in texts else field for field in found.schema]
     schema = pa.schema(fields)
 

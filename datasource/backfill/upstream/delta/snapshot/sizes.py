@@ -20,14 +20,14 @@ _LOOKED_AT_BYTES: Final = 8 << 20
 
 def batch_rows(table: DeltaTable, columns: pa.Schema) -> int:
     """How many rows of these columns are read at a time: the first rows found and the file with the largest ones tell.
-    No file is looked at where the columns' types do.
+    No file is looked at where the columns' types tell.
     """
     if all(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) for kind in columns.types):
         size = sum(kind.bit_width for kind in columns.types) // 8
     else:
         try:
             size = max(row_bytes(table, columns) or 1, largest_rows(table, columns.names))
-        except Exception:  # noqa: BLE001 - deltalake raises Exception itself. What matters the rows' reader will meet.
+        except Exception:  # noqa: BLE001 - deltalake raises Exception itself. If it matters, reading rows meets it too.
             size = in_files(table).row_bytes
     return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, size)))
 
@@ -38,7 +38,7 @@ def row_bytes(table: DeltaTable, columns: pa.Schema) -> int | None:
     for most in _LOOKED_AT:
         if rows and size * most > rows * _LOOKED_AT_BYTES:
             break
-        # A text that is there many times is one for `deltalake`, and many as a column of its type.
+        # `deltalake` has a text that occurs many times only once, a column of its type has it many times.
         found = [batch.cast(columns) for batch in scanned(table, columns.names, None, batch_rows=most, most=most)]
         rows, size = sum(batch.num_rows for batch in found), sum(batch.nbytes for batch in found)
     return max(1, size // rows) if rows else None
