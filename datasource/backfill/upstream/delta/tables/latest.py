@@ -50,17 +50,17 @@ class Latest:
 
         self._looked = 0.0
         self.looked_at = 0
-        """When it was looked for last, by the wall clock, in microseconds."""
+        """When the latest version was looked for last, by the wall clock, in microseconds."""
 
     def head(self) -> Head:
-        """The latest version. While nothing happens that is two looks at files."""
+        """The latest version. While nothing happens this takes two looks at files."""
         with translating(self._table.uri):
             if self._seen is None or not self._is_still(self._seen):
                 self._seen = self._found(self._seen)
             return self._seen
 
     def head_after(self, after: Epoch | None) -> Head:
-        """The same, of a table whose log goes on from the commit that `after` is at."""
+        """As `head`; refuses a table whose log does not go on from the commit that `after` is at."""
         head = self.head()
         if after is not None and head is not self._followed:
             position = Position.parse(after.position)

@@ -39,7 +39,9 @@ def open_latest(uri: str) -> DeltaTable:
 
 
 def _opened(uri: str, version: int | None) -> DeltaTable:
-    """A log that is cleaned up meanwhile loses what it has just been listed with: then it has a later checkpoint."""
+    """The table at this version, or the latest. Tried again, as a log that is cleaned up meanwhile loses listed files,
+    but then has a later checkpoint.
+    """
     for _ in range(_MOST_LISTED - 1):
         with suppress(FileGoneError), translating(uri):
             return DeltaTable(uri, version=version)
@@ -70,7 +72,7 @@ def open_at(uri: str, position: Position, *, way_out: str = f"{START_OVER}; {KEE
 
 
 def open_if_kept(uri: str, position: Position) -> DeltaTable | None:
-    """The same, but None where that raises DataLossError or TableError."""
+    """As `open_at`, but None where that raises DataLossError or TableError."""
     try:
         return open_at(uri, position)
     except (DataLossError, TableError):
@@ -78,7 +80,7 @@ def open_if_kept(uri: str, position: Position) -> DeltaTable | None:
 
 
 def require_same_table(table: DeltaTable, uri: str, table_id: str, *, way_out: str = START_OVER) -> None:
-    """`way_out` says what can be done where it is another one; by default, by a stream."""
+    """Raises DataLossError where the table is another one; `way_out` says what can be done, by default by a stream."""
     found = str(table.metadata().id)
     if found != table_id:
         raise DataLossError(
@@ -97,11 +99,11 @@ def require_not_older(table: DeltaTable, uri: str, position: Position) -> None:
 
 
 def require_same_history(table: DeltaTable, uri: str, position: Position, timestamp: int) -> None:
-    """Refuses a log that ends before the version that the stream has read, or has another commit under it than the one
-    of this time.
+    """Refuses a log that ends before the version that the stream has read, or whose commit of that version is of
+    another time than `timestamp`.
 
-    A copy of the table's folder has the same commits at the same times, as they say themselves; their files may have
-    others. One that the log no longer has, or that does not say its time, is taken for the same.
+    A copy of the table's folder has the same commits, at the same times by what they say themselves; their files may
+    have other times. A commit that the log no longer has, or that does not say its time, is taken for the same.
     """
     require_not_older(table, uri, position)
     with translating(uri):

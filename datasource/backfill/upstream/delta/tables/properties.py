@@ -24,7 +24,7 @@ READABLE_FEATURES: Final = frozenset(
         "variantType-preview",
     }
 )
-"""Of what a reader has to know: what `deltalake` reads rightly, or refuses by itself where rows of the table are read
+"""Those of the features a reader has to know that `deltalake` reads rightly, or refuses by itself where rows are read
 (1.6: vacuumProtocolCheck and variantShredding-preview), so that changes can still be followed. A column of a variant is
 refused by its type.
 """
@@ -76,7 +76,7 @@ def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
 
 
 def require_unmapped_at(version: int, properties: Mapping[str, Any], uri: str) -> None:
-    """The same for a version that a stream or a read of changes has come to."""
+    """As `require_unmapped`, for a version that a stream or a read of changes has come to."""
     _require_unmapped(
         properties,
         f"version {version} of the Delta table {uri}",

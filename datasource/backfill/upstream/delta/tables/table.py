@@ -56,7 +56,7 @@ class Table:
     def require_unchanged(
         self, found: Schema, version: int, to_come: Collection[str] = (), *, way_on: str = GO_ON
     ) -> None:
-        """Refuses columns of which one that is carried, and is not `to_come`, is gone or of another type."""
+        """Refuses the columns of a version if one that is carried, and not `to_come`, is gone or of another type."""
         types = {field.name: field.type for field in found.fields}
         problems = []
         for field in self.columns:

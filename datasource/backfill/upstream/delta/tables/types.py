@@ -29,7 +29,7 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 
 def misread(columns: pa.Schema, partitioned_by: Collection[str]) -> list[str]:
-    """The columns of bytes that partition the table: `deltalake` (1.6) takes what the log has for the value itself."""
+    """The columns of bytes that partition the table: `deltalake` (1.6) takes the log's text for the value itself."""
     kinds = (pa.binary(), pa.large_binary())
     return [field.name for field in columns if field.name in partitioned_by and field.type in kinds]
 
