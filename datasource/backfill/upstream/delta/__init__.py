@@ -3,9 +3,9 @@
 adapter     the Upstream contract, composed of what follows
 doctor      what would refuse a stream, before it is started
 changes     the changes to a table, from its log
-snapshot    its rows at one version
+snapshot    a table's rows at one version
 tables      what a table is, and opening it at a version
-files       its files, and what the log and statistics say of them
+files       a table's files, and what the log and statistics say of them
 keys        keys, and rows in their order
 failures    what goes wrong with a table's files, as our errors
 unusable    what is in a table that is not read, or not written

@@ -54,7 +54,7 @@ _COLUMNS: Final = "columns"
 """What the bookmark calls the columns that the table had for the process that plans: its chunks lack later ones."""
 
 MOST_COUNTED: Final = 1000
-"""Beyond so many commits it is not added up how large they are."""
+"""The sizes of more commits than this are not added up."""
 
 
 class DeltaUpstream:
@@ -101,8 +101,8 @@ class DeltaUpstream:
         return Identity(DELTA, self._uri, self._table.table_id)
 
     def size(self) -> TableSize:
-        """By the files' statistics, and by a look at some rows, which take several times as much in memory as in a
-        compressed file.
+        """The size by the files' statistics, and by a look at some rows, which take several times as much in memory as
+        in a compressed file.
         """
         with self._reading_latest() as table:
             stored = in_files(table)
@@ -161,12 +161,12 @@ class DeltaUpstream:
         for reached in map(Position.parse, ahead):
             require_not_older(latest, self._uri, reached)
         if latest.version() > position.version:
-            # The oldest go first. The others are looked for when they are needed.
+            # The oldest commits are cleaned up first. The others are looked for when they are needed.
             self._history.require_passable(position.version + 1)
         return now
 
     def added(self) -> Added:
-        """What the table did not have for the process before this one, by its bookmark."""
+        """The columns that the table did not have for the process before this one, by the bookmark."""
         return self._added
 
     def _added_since(self, bookmark: Bookmark) -> Added:
@@ -202,11 +202,11 @@ class DeltaUpstream:
         return noted(bookmark, "stream") == stream
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:  # noqa: ARG002 - nothing to find
-        """Nothing was made."""
+        """Removes nothing, because nothing was made."""
         return ()
 
     def acknowledge(self, epoch: Epoch) -> None:
-        """How long a table keeps its versions is its own business."""
+        """Forgets earlier commits in memory alone: how long a table keeps its versions is its own business."""
         self._history.log.forget_before(_version(epoch))
 
     # -- epochs ----------------------------------------------------------------------------------------------------

@@ -51,14 +51,14 @@ def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
 
 
 def _require_rows(table: DeltaTable, options: Options) -> None:
-    """Refuses what `deltalake` opens and does not read rows of."""
+    """Refuses a table that `deltalake` opens, but does not read rows of."""
     with translating(options.path):
         scanned(table, options.key_columns, None, most=0)
 
 
 def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
-    """By the files' statistics, which may be missing, and count rows that a deletion vector deletes. Rows are not
-    looked at.
+    """Key columns that are null in some rows, by the files' statistics. These may be missing, and count rows that a
+    deletion vector deletes. Rows are not looked at.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     known = "deletionVectors" not in (table.protocol().reader_features or ())

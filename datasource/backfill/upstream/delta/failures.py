@@ -1,9 +1,9 @@
 """What goes wrong with a Delta table: definite or transient.
 
 `deltalake` knows few types of errors, and what fails while rows come is a plain `Exception` with a text. So the text
-decides, but for the rows that it may show. It is cut to its first line, without what may be a value of a row: what
-stands in quotation marks, and numbers where one does not fit into a type. Of what a store answered, which comes in the
-lines after it, the reason is told, and no URL, which may have a signature; and so is what the system said of a file.
+decides, without the rows that it may show. Our errors tell its first line, without what may be a value of a row: what
+stands in quotation marks, and numbers where one does not fit into a type. Of what a store answered, in the lines after
+the first, they tell the reason, but no URL, which may have a signature; they also tell what the system said of a file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _GONE: Final = re.compile(
 )
 _DENIED: Final = re.compile(r"access ?denied|permission denied", re.IGNORECASE)
 _UNREACHED: Final = re.compile(r"error sending request|dns error", re.IGNORECASE)
-# Of a store's answer alone: elsewhere such a word is in a name, and such a number one of a version, a size or a value.
+# Looked for in a store's answer alone: elsewhere such a word is in a name, and such a number a version, size or value.
 _FORBIDDEN: Final = re.compile(
     r"forbidden|unauthorized|unauthenticated|invalid ?credential|(?:expired|invalid)token|\b40[13]\b", re.IGNORECASE
 )
@@ -67,10 +67,10 @@ _NUMBER: Final = re.compile(r"(?<![\w.(,])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w
 
 _WITHOUT_REASON: Final = re.compile(r"Generic \w+ error$")
 _TO_REASON: Final = 4
-"""The lines after that are of what was done to which file, and what the system or the network said."""
+"""So many lines are told where the first has no reason: what was done to which file, and what was said of that."""
 
 _TRACED: Final = re.compile(r"\d+: ")
-"""Where a line of a stack begins."""
+"""The beginning of a line of a stack."""
 
 _MOST_SHOWN: Final = 300
 
@@ -82,7 +82,7 @@ _VALUE: Final = re.compile(r"([^'\"]*\b(?:Cast|Parser) error: [^'\"]*['\"]).*(?=
 """The text up to a value, in quotation marks and perhaps of several lines, that does not fit into a type."""
 
 _STATISTIC: Final = re.compile(r"(\bJson error: .*?: expected \w+ got ).*?(?=\n\s*\d+: |\Z)", re.DOTALL)
-"""Behind this is a value of the table's log, as the least of a column that has another type now, up to the stack."""
+"""After the group, up to the stack, is a value of the table's log: the least of a column with another type now, say."""
 
 _OF_DEFINITION: Final = re.compile(r"[^'\"]*Unsupported(?:: Table contains| Delta table type)")
 """Messages that begin so have types and features in quotation marks, and no values."""
@@ -90,7 +90,7 @@ _OF_DEFINITION: Final = re.compile(r"[^'\"]*Unsupported(?:: Table contains| Delt
 
 def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
-    # How long a request took, and whatever its URL has, are no status of an answer.
+    # The time that a request took, and numbers in its URL, must not be taken for the status of an answer.
     said = _without_rows(error)
     text, shown = _REQUEST.sub("", said), _shown(said)
     lacking = scarcity(error, shown) or _lacking(text, uri)
@@ -142,7 +142,7 @@ def is_conflict(error: Exception) -> bool:
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether a file is not there: of a version that is not the latest any more a VACUUM may have removed it."""
+    """Whether a file is not there: a VACUUM may have removed it, if its version is not the latest any more."""
     return _GONE.search(_without_rows(error)) is not None
 
 
@@ -183,7 +183,7 @@ def _shown(text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    """The reason is at the end, behind the names of files."""
+    """The line without its middle, if it is long: the reason is at the end, behind the names of files."""
     half = _MOST_SHOWN // 2
     return line if len(line) <= _MOST_SHOWN else f"{line[:half]} … {line[-half:]}"
 

@@ -1,4 +1,4 @@
-"""A table's features as `deltalake` names those that it does not know, and as Delta's SQL does."""
+"""A table's features: how `deltalake` names those that it does not know, and how Delta's SQL names them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 _REFUSED: Final = re.compile(
     r"[^'\"]*(?:Unsupported table features required: \[(.*?)\]|\bFeature '([^']+)' is not supported)"
 )
-"""Not behind a quotation mark, where it is of a row's value."""
+"""Not behind a quotation mark, where it belongs to a row's value."""
 
 _UNHEARD_OF: Final = re.compile(r"Unknown\(\"(.*)\"\)")
 
 _CALLED: Final = {"ClusteredTable": "clustering", "TimestampWithoutTimezone": "timestampNtz"}
-"""Where `deltalake` (1.6) has a word of its own; else it is the protocol's but for the first letter."""
+"""Features for which `deltalake` (1.6) has a word of its own; its other words are the protocol's, but capitalized."""
 
 
 def not_known(text: str) -> tuple[str, ...]:
@@ -33,6 +33,6 @@ def _of_protocol(name: str) -> str:
 
 
 def dropping(uri: str, features: tuple[str, ...]) -> str:
-    """The SQL that takes them away, one statement for each. Delta's grammar has no hyphen in a bare name."""
+    """The SQL that drops these features, one statement for each. Delta's grammar has no hyphen in a bare name."""
     names = (name if re.fullmatch(r"\w+", name) else f"'{name}'" for name in features)
     return "; ".join(f"ALTER TABLE delta.`{uri}` DROP FEATURE {name}" for name in names)

@@ -9,7 +9,7 @@ from backfill.upstream.noted import not_one
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Text: `12@04b4e8ed-1c54-40ed-9e27-bcb4185234e5`."""
+    """A position, as text `12@04b4e8ed-1c54-40ed-9e27-bcb4185234e5`."""
 
     version: int
     table_id: str

@@ -1,4 +1,4 @@
-"""What `deltalake` does not read of a table, or does not write to it, by the text of its error."""
+"""What `deltalake` cannot read of a table, or not write to it, by the text of its error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ELSEWHERE: Final = re.compile(r"No suitable object store found for (\S+/)")
 
 
 def unusable(text: str, uri: str, shown: str) -> BackfillError | None:
-    """The error for what `deltalake` finds in the table itself, and somebody can mend."""
+    """The error for what `deltalake` finds in the table itself, and somebody can mend; None for any other text."""
     # Behind a quotation mark may be the value of a row, which says nothing of the table.
     said = re.split(r"['\"]", text, maxsplit=1)[0]
     if _CONSTRAINED in said:
