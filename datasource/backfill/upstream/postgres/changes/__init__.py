@@ -1,7 +1,7 @@
 """The changes to a table, from the log.
 
-span         those between two places in it, read on executors
-changelog    those of a batch
+span         the changes between two places in it, read on executors
+changelog    the changes of a batch
 kept         what was read for a batch, until it is committed
 expected     how many messages to ask for
 log          peeking at the slot

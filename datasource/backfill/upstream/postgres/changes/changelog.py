@@ -38,7 +38,7 @@ _WITHOUT_IT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked after each reading, all together: far away, each by itself would take as long as all of them."""
+    """The questions after each reading, asked together: a distant server takes as long for each alone as for all."""
 
     log: Asked
     slot: Asked
@@ -57,7 +57,7 @@ class _Asked:
 
 
 class ChangeLog:
-    """Reads the changes of a batch, by which it is found where that ends."""
+    """Reads the changes of the next batch; what is found decides where that batch ends."""
 
     def __init__(self, connector: Connector, options: Options, table: Table, place: Place, begun: Begun) -> None:
         self._connector = connector
@@ -66,8 +66,8 @@ class ChangeLog:
         self.place = place
         self.begun = begun
         self.expected = ExpectedMessages()
-        # That the table still has them is looked at after each reading. A number is not given twice, so what has one
-        # of these now had it ever since.
+        # Whether the table still has these columns is checked after each reading. No column number is given twice, so
+        # a column that has one of these now has had it all along.
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
         self.kept = KeptChanges()
         self._reported: set[str] = set()
@@ -80,16 +80,16 @@ class ChangeLog:
         """For each timeline, the LSN of the latest state of which the sink may have something."""
 
     def has_reached(self, position: Position) -> None:
-        """The sink may have something of this state, be the stream there yet or not: no log that lacks it will do."""
+        """Notes that the sink may have something of this state, wherever the stream is: the log has to have it."""
         timeline = position.timeline or self.place.log.timeline
         self._reached[timeline] = max(self._reached.get(timeline, LOG_BEGIN), position.lsn)
 
     def has_gap_after(self, position: Position) -> bool:
-        """Whether changes behind this position are lost which the stream was told to go on without."""
+        """Whether changes after this position are lost that the stream was told to go on without."""
         return position.lsn < self.lost_up_to
 
     def begin_place(self, session: Session) -> None:
-        """Makes the place at which a stream begins that has read nothing yet."""
+        """Makes the place for a stream that has read nothing yet."""
         self._published = self.place.begin(self._connector, session, self._table)
         self.place = replace(self._with_beginning(self.place), published_as=self._published.told_versions)
 
@@ -97,13 +97,13 @@ class ChangeLog:
         return replace(place, log=place.log.with_beginning(self._connector))
 
     def find_place(self, session: Session, after: Position) -> None:
-        """Requires the place at which the stream goes on, which stands at `after`; makes it again where it may go on
-        without what was lost.
+        """Checks that a stream which stands at `after` can go on from its place; makes the place again where the stream
+        may go on without changes that are lost.
         """
         before = self.place
         self.has_reached(after)
         place = replace(before, log=before.log.on_timeline_of_now(self._connector, session, self._reached))
-        # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
+        # All are made, because none says anything about the others: a standby that was promoted may lack the slot.
         checks: tuple[Callable[[], object], ...] = (
             lambda: place.require_synced(session, before),
             lambda: slot.require_readable(session, place.slot, after.lsn),
@@ -133,30 +133,31 @@ class ChangeLog:
         try:
             peeked = peek()
         except OtherServerError:
-            # Where this session has come to that server as well, this says what the stream is to do.
+            # If this session is on that server too, this raises an error that says what to do.
             self.place.log.require_same(ask_log(session), max(self._reached.values()))
             raise
         except DataLossError:
             self._find_place_again(session, after)
             peeked = peek()
         except DefiniteError:
-            # What cannot be read may be what a slot tells that somebody has made two_phase.
+            # Perhaps somebody has made the slot two_phase, so that its messages cannot be read: then this says so.
             slot.require_kept(session, self.place.slot, after.lsn)
             raise
         self.expected.learn(peeked)
-        # After reading, so that what was moved or made again in the meantime is noticed as well.
+        # After reading, so that a slot or publication which was moved or made again meanwhile is noticed too.
         asked = _Asked.of(session, self.place, self._table)
         self._require_whole(session, asked, after.lsn, stretch.upto)
-        # First, because what the table has not any more is not for the publication to publish.
+        # First, because a publication cannot publish what the table no longer has.
         self._require_told(session, asked, all_read=peeked.is_idle)
         self._require_published(session, asked)
         self._report_added(peeked.ignored)
         return peeked
 
     def _find_place_again(self, session: Session, after: Position) -> None:
-        """Where the slot could not be read, as the server says less about one that is gone than its catalog does.
+        """Checks the place after the slot could not be read: the catalog tells more about a lost slot than the error.
 
-        Returns only where the stream goes on without what was lost; on this timeline, as a start alone notes another.
+        Returns only where the stream goes on without what was lost; on the same timeline, because only a start notes
+        another one.
         """
         self.place.log.require_same(ask_log(session), max(self._reached.values()))
         self.find_place(session, after)
@@ -168,12 +169,12 @@ class ChangeLog:
             ) from None
 
     def _require_whole(self, session: Session, asked: _Asked, after: Lsn, upto: Lsn) -> None:
-        """Refuses another log, and a slot that has not all of it from where reading began."""
-        # Up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
+        """Refuses another log, and a slot that no longer has all of it from where reading began."""
+        # Up to the end of the batch: if the log was put back to before that, the rest would pass for no changes.
         self.place.log.require_same(asked.log, max(upto, *self._reached.values()))
         found = slot.require_kept(session, self.place.slot, after, asked=asked.slot)
         if not self._passes(lambda: slot.require_not_beyond(found, max(after, self.lost_up_to))):
-            self.lost_up_to = found.confirmed  # which is said once
+            self.lost_up_to = found.confirmed  # so that the loss is reported once
 
     def _peeked(self, session: Session, stretch: Stretch, limit: int) -> log.Peeked:
         most = self.expected.of(limit, stretch.after)
@@ -181,9 +182,10 @@ class ChangeLog:
             return log.peek(self._connector, log.Feed.of(session, self.place, self._table, self.added), stretch, most)
 
     def _require_published(self, session: Session, asked: _Asked) -> None:
-        """Refuses as well a publication that was made again since the last reading.
+        """Refuses a publication that leaves out something, or was altered or made again since the last reading.
 
-        The log lacks changes that are not published; without the publication PostgreSQL 18 gives none, and no error.
+        The log lacks changes that are not published; where there is no publication, PostgreSQL 18 gives no changes and
+        no error.
         """
         try:
             self._published = self.place.require_same_publication(
@@ -211,13 +213,13 @@ class ChangeLog:
             )
 
     def _make_place_again(self, session: Session) -> None:
-        """Makes what is gone of it; and from now on the publication as it is, is the right one."""
+        """Makes what is missing of the place; from now on the publication is right as it is."""
         self.place.make(self._connector, session, self._table)
         self.place = self.place.accepting_publication(session, self._table)
         self._published = self.place.require_published(session, self._table)
 
     def _passes(self, check: Callable[[], object]) -> bool:
-        """Whether nothing is lost by what this checks; raises what is, unless the stream is to go on without it."""
+        """Whether the check finds nothing lost; raises its error, unless the stream is to go on without what is."""
         try:
             check()
         except DataLossError as error:
@@ -232,13 +234,13 @@ class ChangeLog:
         logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", lost)
 
     def _require_told(self, session: Session, asked: _Asked, *, all_read: bool) -> None:
-        """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
+        """Refuses alterations that concern emitted rows but are not in the log; reports those of partitions."""
         require_same_identity(session, self._table, asked.identity, all_read=all_read)
         if self._table.description.partitioned:
             self._untold.report(session, read_partitions(session, self._table.description))
 
     def report_carried(self) -> None:
-        """Says which columns are carried now that the stream began without, and which are other ones than they were."""
+        """Logs which columns were redefined since the last start, and which were added since the stream began."""
         redefined = self.begun.redefined(self._table)
         if redefined:
             logger.warning(
@@ -261,7 +263,7 @@ class ChangeLog:
             )
 
     def _report_added(self, ignored: tuple[str, ...]) -> None:
-        """Says once of each column that the table did not have when this process began."""
+        """Logs, once for each, the columns that the table did not have when this process began."""
         described = self._table.description
         added = [name for name in ignored if described.column(name) is None and name not in self._reported]
         if added:

@@ -51,10 +51,10 @@ class KeptChanges:
     def committed(self, epoch: Epoch) -> Lsn:
         """Up to where the server may forget the log once `epoch` has been committed; LOG_BEGIN where that is not known.
 
-        The changes that led to it are not kept any longer: they may fill a disk, and the next ones may be a while.
+        The changes that led to it are kept no longer: they may fill a disk, and it may be a while until the next ones.
 
-        A position with a snapshot says so only to the process that read the log up to it. After a restart nothing is
-        acknowledged; the next batch makes up for it.
+        For a position with a snapshot this is known only to the process that read the log up to it. After a restart
+        nothing is acknowledged; the next batch makes up for it.
         """
         if self._last is not None and self._last.upto == epoch.position:
             self.let_go()

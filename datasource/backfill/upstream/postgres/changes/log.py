@@ -40,10 +40,10 @@ _BATCH_BYTES: Final = 4 << 20
 """About how much of the log is decoded at a time: enough for vectors to pay, little enough for a driver's memory."""
 
 _BYTES_A_COLUMN: Final = 32 << 10
-"""The same for each column, of which there is a vector: of very many each would be short."""
+"""The same for each column: each is a vector of its own, which would be short where there are very many columns."""
 
 _MOST_BATCH_BYTES: Final = 16 << 20
-"""However many columns there are: `READ_AHEAD` such batches and one more may be in memory."""
+"""The most for any number of columns: `READ_AHEAD` such batches and one more may be in memory."""
 
 _MOST_CELLS: Final = 8 << 20
 """How many values are decoded at a time. A null is one byte of the log and many times as much while it is decoded, so
@@ -60,14 +60,14 @@ MessageBatches: TypeAlias = Generator[pa.RecordBatch, None, None]
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Whose messages are read from which slot, and how they are decoded."""
+    """Which slot is read, for which table, and how its messages are decoded."""
 
     place: Place
     table_oid: int
     wanted: tuple[WantedColumn, ...]
     added: Added = NOTHING_ADDED
     keys_as_rows: bool = False
-    """Whether an old key may be told as a whole row (see `partitions`)."""
+    """Whether the log may give an old key as if it were a whole row (see `partitions`)."""
 
     @classmethod
     def of(cls, session: Session, place: Place, table: Table, added: Added = NOTHING_ADDED) -> Feed:
@@ -76,7 +76,7 @@ class Feed:
         return cls(place, described.oid, table.wanted, added, keys_as_rows)
 
     def decoder(self, keep: Keep, namesakes: Namesakes | None = None) -> Decoder:
-        """What decodes the messages of the transactions that are to be kept."""
+        """A decoder of the messages of the transactions that are to be kept."""
         return Decoder(
             self.table_oid, self.wanted, keep, self.added, namesakes=namesakes, keys_as_rows=self.keys_as_rows
         )
@@ -84,7 +84,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is to be read of the log: up to the first commit that reaches `upto`, the changes of the transactions that
+    """A part of the log to read: up to the first commit that reaches `upto`, the changes of the transactions that
     `shown` shows and `after` does not.
     """
 
@@ -108,7 +108,7 @@ class Peeked:
 
     transactions: Transactions
     ignored: tuple[str, ...]
-    """The table's columns that were not asked for, as far as the log said."""
+    """The table's columns that were not asked for, as far as the log named them."""
 
     @property
     def end(self) -> Lsn:
@@ -123,13 +123,13 @@ class Peeked:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is wanted of all that was asked for."""
+        """Whether the stretch was read to its end, and holds nothing that is wanted."""
         return self.complete and self.rows.row_count == 0
 
     def sees_all(self, now: Position) -> bool:
-        """Whether `now` shows everything that is shown where the stretch begins.
+        """Whether `now` shows everything that the position shows at which the stretch begins.
 
-        What has been acknowledged was visible then; what has not is in the log that was read.
+        Transactions that have been acknowledged were visible by then; the others are in the log that was read.
         """
         seen = self.transactions.begun
         shown = self.stretch.after.shows(seen.xid, seen.commit_lsn)
@@ -138,8 +138,8 @@ class Peeked:
     def acknowledgeable(self, position: Position) -> Lsn:
         """Where the slot may stand once `position` has been committed; LOG_BEGIN for no move.
 
-        That is the end of the last commit before the first one that `position` does not show; and where there is no
-        such commit and the stretch was read to its end, that.
+        That is the end of the last commit before the first one that `position` does not show; if it shows all and the
+        stretch was read to its end, `stretch.upto`.
         """
         seen = self.transactions
         leading = seen.leading(position.shows(seen.begun.xid, seen.begun.commit_lsn))
@@ -151,8 +151,9 @@ class Peeked:
 def peek(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> Peeked:
     """The changes of a stretch.
 
-    Stops after about `limit` messages, but not before it got beyond where that begins: transactions that are shown
-    there may stand in the log behind one that is not, and are met again until that one is acknowledged.
+    Stops after about `limit` messages, but not before it has got beyond the position where the stretch begins:
+    transactions shown there may stand in the log behind one that is not, and are met again until that one is
+    acknowledged.
     """
     peeked = _peeked(connector, feed, stretch, limit)
     while not peeked.complete and peeked.end <= stretch.after.lsn:
@@ -163,7 +164,7 @@ def peek(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> Peek
 
 
 def changes(connector: Connector, feed: Feed, stretch: Stretch, name: QualifiedName) -> Iterator[pa.RecordBatch]:
-    """The same without a limit, as they are read; TableError where another table had the name of now meanwhile."""
+    """The changes as they are read, without a limit; TableError where another table that had this name was changed."""
     decoder = feed.decoder(stretch.wants, Namesakes(feed.table_oid, name))
     for messages in _read_ahead(connector, feed, stretch.upto, None):
         rows = decoder.feed(messages).rows
@@ -195,7 +196,7 @@ def _peeked(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> P
 
 
 def _read_ahead(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> Iterator[pa.Array[Any]]:
-    """The slot's messages, as many at a time as are decoded at once, while the next ones are read."""
+    """The slot's messages, in arrays that are each decoded at once, while the next ones are read."""
     for batch in read_ahead(_messages(connector, feed, upto, limit), READ_AHEAD):
         yield from parts(batch.column(0), len(feed.wanted))
 
@@ -203,7 +204,8 @@ def _read_ahead(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) 
 def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
     """The slot's messages (PostgreSQL manual, "Replication Management Functions"), as batches of one binary column.
 
-    In commit order, up to the first commit that reaches `upto` or makes it `limit` messages, where there is a limit.
+    They come in commit order, up to the first commit that reaches `upto` or, where there is a limit, makes it `limit`
+    messages.
     """
     statement = sql.SQL(
         "SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes("

@@ -1,6 +1,6 @@
 """The changes between two LSNs, read on an executor from a slot that somebody has made for it.
 
-Only by peeking: the slot stays where it is, so that the same can be read again for as long as nobody advances it.
+The slot is only peeked at and stays where it is, so that the same can be read again for as long as nobody advances it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OF_THE_SLOT: Final = (
     "set publicationName to the one that was made before the slot. If there is none, make {}, then the slot anew, and "
     "read the table: of what is written before its publication is made, a slot gives no changes"
 )
-"""To make it alone does not do: PostgreSQL 18 would then leave those changes out without a word."""
+"""Making the publication alone would not do: PostgreSQL 18 would leave those changes out without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class PostgresChangeReader:
         self._readable(after, upto)
 
     def _readable(self, after: Position, upto: Position) -> log.Feed:
-        """The log, of which all between the two positions has to be there."""
+        """How to read the log; raises unless everything between the two positions can be had."""
         with self.connector.session() as session, translating():
             require_primary_again(session)
             self.place.require_readable(session, after.lsn, upto.lsn, way_out=_WAY_OUT)
@@ -97,7 +97,7 @@ def resolved(
         )
     named = {EARLIEST: found.confirmed, LATEST: end_of_log}
     after, upto = (
-        # A position of now may be behind the head of a page, as after each switch to another segment of the log.
+        # The end of the log may lie behind the head of a page, as after each switch to another segment of the log.
         end_of_log if end_of_last_record(lsn) == end_of_log else lsn
         for lsn in (_lsn("startingPosition", starting, named), _lsn("endingPosition", ending, named))
     )

@@ -1,4 +1,4 @@
-"""Changes between two epochs, kept from finding out where a batch ends until it is committed, or another planned."""
+"""Changes between two epochs, kept from the search for a batch's end until it is committed or another is planned."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Spool:
             self._held = []
 
     def finish(self) -> None:
-        """What is not in the file yet is written, so that reading writes nothing."""
+        """Writes what is not in the file yet, so that reading writes nothing."""
         if self._writer is not None:
             with explaining_temporary_folder(_NOT_KEPT):
                 self._writer.close()
@@ -69,6 +69,6 @@ class Spool:
     def close(self) -> None:
         self._is_closed = True
         if self._file is not None:
-            with suppress(OSError):  # of what it has not written, which nobody wants any more
+            with suppress(OSError):  # about what is not written yet, which nobody wants any more
                 self._file.close()
         self._held = []
