@@ -27,8 +27,8 @@ UPDATE: Final = ord("U")
 DELETE: Final = ord("D")
 TRUNCATE: Final = ord("T")
 STREAM_ABORT: Final = ord("A")
-"""By the manual for streamed transactions alone, which version 1 has not. Version 18 tells it all the same of a large
-transaction with savepoints that was rolled back, and of which nothing has been told.
+"""By the manual only for streamed transactions, which protocol version 1 does not have. PostgreSQL 18 sends it all the
+same for a large transaction with savepoints that was rolled back and of which it has sent nothing.
 """
 
 _SHORTEST: Final = {"B": 21, "C": 26, "O": 10, "R": 10, "Y": 7, "I": 8, "U": 8, "D": 8, "T": 6, "M": 15, "A": 9}
@@ -112,13 +112,13 @@ def _require_known(messages: Messages) -> None:
 
 
 def require(holds: Mask, otherwise: str) -> None:
-    """Refuses the change log unless all of it holds."""
+    """Refuses the change log unless `holds` is true throughout; else `otherwise` says what is wrong with it."""
     if not holds.all():
         raise malformed(otherwise)
 
 
 def malformed(what: str) -> DefiniteError:
-    """The change log is not what the protocol says; guessing on would give wrong rows."""
+    """The error for a change log that is not what the protocol says; guessing would give wrong rows."""
     return DefiniteError(
         f"the change log cannot be read: {what}. Expected pgoutput messages of protocol version 1 in text mode, "
         "without streaming and two-phase commit. This release reads PostgreSQL 14 to 19: for a newer server upgrade "

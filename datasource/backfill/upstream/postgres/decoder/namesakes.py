@@ -1,7 +1,7 @@
-"""Other tables that had our table's name when they were changed: it has come in their place since.
+"""Other tables that had our table's name when they were changed, and whose place it has taken since.
 
-The log goes by OIDs. So of a table that was dropped, or given another name, the changes are not ours; and that its rows
-went with it, and those of ours came, it does not tell.
+The log goes by OIDs. So the changes of a table that was dropped or renamed are not ours; and the log does not tell that
+its rows went, and ours came in their place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Namesakes:
         self._now: frozenset[int] = frozenset()
 
     def require_unchanged(self, messages: Messages, inside: Mask, kept: Mask) -> None:
-        """TableError where one of them was changed, for `kept` messages; see `row_changes`."""
+        """Raises TableError where one of the `kept` messages changes such a table; see `row_changes`."""
         described = np.flatnonzero(messages.kind == RELATION)
         ids = messages.uint32(messages.start[described] + 1)
         # In Python, one by one: a table is described once, and again when its definition has changed.

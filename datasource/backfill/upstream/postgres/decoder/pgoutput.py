@@ -60,7 +60,7 @@ class Decoded:
     """What one batch of messages holds.
 
     `rows`, in the layout of `backfill.changes`, may be empty, and may belong to a transaction that a later batch
-    completes. `transactions` are those, kept or not and ours or not, that this batch completes.
+    completes. `transactions` are all that this batch completes, kept or not, ours or not.
     """
 
     rows: pa.RecordBatch
@@ -115,7 +115,7 @@ class Decoder:
         Raises SchemaChangedError where a kept row change follows a description of the table that lacks a wanted
         column or has another type for it, or has no key; TableError where the log lacks the key of a changed row;
         UnchangedToastError where it left out a key; another DefiniteError where it cannot be understood. The
-        decoder is then as it was before.
+        decoder is then as it was before, except for its `namesakes`.
         """
         messages = read_messages(data)
         member = transactions_of(messages, self._open, self._keep)

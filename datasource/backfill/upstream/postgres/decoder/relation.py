@@ -20,7 +20,7 @@ from backfill.wording import FRESH_START, OF_A_READ
 _IDENTITY: Final = 1
 
 WIDENED: Final = frozenset({(Oid.INT2, Oid.INT4), (Oid.INT2, Oid.INT8), (Oid.INT4, Oid.INT8), (Oid.VARCHAR, Oid.TEXT)})
-"""Each value of the one type has the same text in the other."""
+"""Pairs of types: each value of the first has the same text in the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class Descriptions:
         return self.relations[-1]
 
     def groups(self, messages: Positions) -> Iterator[tuple[Relation | None, Positions]]:
-        """Splits (ascending) messages by what they look like; gives the places in `messages`, ascending too.
+        """Splits (ascending) messages by the description they follow; gives the places in `messages`, ascending too.
 
         A description is repeated whenever the server's cache was reset, mostly without a difference.
         """
-        # Whether two are equal takes a look at all their columns; most of the repeated ones are the same object.
+        # Comparing two descriptions looks at all their columns; most of the repeated ones are the same object.
         objects = {id(relation): relation for relation in self.relations}
         number = {relation: index for index, relation in enumerate(dict.fromkeys(objects.values()))}
         of_object = {identity: number[relation] for identity, relation in objects.items()}
@@ -117,7 +117,7 @@ def _parse_relation(message: bytes) -> Relation:
 def _parse(message: bytes) -> Relation:
     schema, at = _string(message, 5)
     name, at = _string(message, at)
-    at += 1  # the replica identity setting; what matters of it are the columns' flags
+    at += 1  # the replica identity setting; all that matters of it is in the columns' flags
     (count,) = struct.unpack_from(">H", message, at)
     at += 2
     columns = []
@@ -142,10 +142,10 @@ def _string(message: bytes, at: int) -> tuple[str, int]:
 
 
 def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added: Added) -> None:
-    """Refuses a relation that lacks a wanted column, has another one of its name or another type for it; names all such
-    columns.
+    """Refuses a relation that lacks a wanted column, has another column of its name, or another type for it; names all
+    such columns.
 
-    A narrower type is let pass, because rows come as text: such rows are from before the column was widened.
+    A narrower type passes, because rows come as text: such rows are from before the column was widened.
     """
     found = {column.name: column.type_oid for column in relation.columns}
     lacked = added.lacked_by(found)
@@ -176,12 +176,12 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
 
 
 def _others(relation: Relation, wanted: Sequence[WantedColumn]) -> list[str]:
-    """The wanted columns that are not the relation's of that name, as far as their places tell.
+    """The wanted columns whose names other columns have in this relation, as far as the columns' places tell.
 
-    A relation's columns are sent in the order of their numbers, which no other column ever gets. So before one there
-    are at the least those that have lower numbers; and between two there are at the most as many as there are numbers
-    between theirs. The former tells one that was dropped and added again, the latter one whose name a later one had,
-    and both together two that exchanged their names.
+    A relation's columns are sent in the order of their numbers, and no number is given twice. So a column has before it
+    at least the columns with lower numbers; and between two columns there are at most as many as there are numbers
+    between theirs. The first rule finds a column that was dropped and added again, the second one whose name a later
+    column had, and both together two columns that exchanged their names.
     """
     there = {column.name for column in relation.columns}
     numbers = {column.name: column.number for column in wanted if column.name in there}

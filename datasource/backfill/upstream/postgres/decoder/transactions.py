@@ -18,7 +18,7 @@ from backfill.upstream.postgres.decoder.messages import BEGIN, COMMIT, STREAM_AB
 from backfill.upstream.postgres.position import Lsn
 
 Keep: TypeAlias = Callable[[NDArray[np.uint32], NDArray[np.uint64]], NDArray[np.bool_]]
-"""Given xids and commit LSNs (BEGIN's final LSN) of transactions: whose rows are wanted."""
+"""From the xids and commit LSNs (BEGIN's final LSN) of transactions, whether the rows of each are wanted."""
 
 _POSTGRES_EPOCH: Final = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01, both UTC
 
@@ -73,7 +73,7 @@ class Transactions:
         return Lsn(int(self.end_lsn[-1])) if len(self) else None
 
     def leading(self, holds: Mask) -> Transactions:
-        """The transactions before the first for which it does not hold."""
+        """The transactions before the first for which `holds` is false."""
         stop = len(self) if holds.all() else int(np.argmin(holds))
         return Transactions(self.begun[:stop], self.end_lsn[:stop])
 
@@ -86,7 +86,7 @@ class Transactions:
 
 @dataclass(frozen=True)
 class Membership:
-    """The transactions a batch has a part of (`begun`), and for each message the index of its own."""
+    """The transactions a batch has a part of (`begun`); for each message its own one's index, and if it is `inside`."""
 
     begun: BeginMessages
     index: Positions

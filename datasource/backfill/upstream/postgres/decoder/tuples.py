@@ -29,8 +29,8 @@ TEXT: Final = ord("t")
 class Tuples:
     """For each wanted column and each row: its kind, and for TEXT the bytes `[start, end)` it takes.
 
-    Arrays of shape (columns, rows). Along a column the spans never go backwards, whatever the kind. Nothing can be
-    written to those of no tuples at all, which take no memory for each column.
+    Arrays of shape (columns, rows). Along a column the spans never go backwards, whatever the kind. Where there are no
+    tuples at all, the arrays cannot be written to, and take no memory for each column.
     """
 
     kind: NDArray[np.uint8]
@@ -39,8 +39,8 @@ class Tuples:
 
     @staticmethod
     def absent(columns: int, message_start: Positions, *, everywhere: bool) -> Tuples:
-        """No tuple in any row; `walk` writes those there are, unless there are none `everywhere`. Spans must not go
-        backwards at the others.
+        """No tuple in any row; `walk` writes those there are, unless all are absent `everywhere`. Rows without one have
+        empty spans at `message_start`, so that spans do not go backwards.
         """
         shape = (columns, len(message_start))
         kind = np.broadcast_to(np.uint8(ABSENT), shape)
@@ -61,7 +61,7 @@ class Tuples:
         return pa.BinaryArray.from_buffers(pa.binary(), rows, [bitmap(present), *values.buffers()[1:]])
 
     def fill_unchanged(self, old: Tuples) -> None:
-        """Takes values that were not sent because they are unchanged from the old tuples that carry them."""
+        """Fills in the unchanged values, which were not sent, from the old tuples that carry them."""
         known = (self.kind == UNCHANGED) & (old.kind == TEXT)
         if known.any():
             self.kind[known] = TEXT
@@ -110,7 +110,7 @@ def _put(into: Tuples, column: int, rows: Positions, kind: NDArray[np.uint8], st
 
 
 def names_where(mask: Mask, names: Sequence[str]) -> pa.Array[Any]:
-    """For each row (second axis) the names (first axis) it holds for; null where there are none."""
+    """For each row (second axis) the names (first axis) where `mask` is true; null where there are none."""
     count = mask.sum(axis=0)
     if not count.any():
         return pa.nulls(len(count), pa.list_(pa.string()))
