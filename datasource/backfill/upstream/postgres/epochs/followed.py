@@ -19,12 +19,12 @@ EVERY_COMMIT: Final = Position(Lsn((1 << 63) - 1))
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """How far the log was read for steps without rows to read, so that nothing is left to find before there."""
+    """How far the log was read by steps that read no rows: nothing is left to be found before there."""
 
     upto: Lsn = LOG_BEGIN
     found_after: Position | None = None
-    """Where the last such reading began, if it found changes. Asked again from there, these changes are due again
-    although they lie before `upto`.
+    """Where the last such reading began, if it found changes: a step from there must find them again, although they lie
+    before `upto`.
     """
 
     def has_nothing(self, after: Position, upto: Lsn) -> bool:
@@ -35,12 +35,12 @@ class Searched:
         if peeked.complete:
             stretch = peeked.stretch
             return Searched(max(self.upto, stretch.upto), None if peeked.is_idle else stretch.after)
-        # As where a plan that nobody logged had room for more: what is left has to be found from here on.
+        # An earlier plan, which nobody logged, may have had room for more: the rest has to be found again.
         return replace(self, upto=min(self.upto, peeked.end))
 
 
 class FollowedEpochs:
-    """Finds the epoch after one by the log alone; that one itself where nothing has happened since."""
+    """Finds the next epoch by the log alone; it is the one before where nothing has happened since."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -49,15 +49,15 @@ class FollowedEpochs:
         """The state up to which nothing was found while the snapshot was held."""
 
     def logged(self, after: Epoch | None, max_changes: int, until: str | None) -> Epoch:
-        """The next commits in the log, whether visible yet or not: no snapshot rows are read any more."""
+        """The epoch after the next commits in the log, visible yet or not: no snapshot rows are read any more."""
         reading = self._reading
         if after is None:
             now = reading.look(reading.session)
-            # What was visible is known when the log has been read.
+            # Which commits were visible is known only once the log has been read.
             return reading.first(Position(now.lsn, unseen=LOG_BEGIN), reading.looked_at)
         began = Position.parse(after.position)
         seen = Position.parse(until) if until else reading.look(reading.session)
-        # What lies between a position that was asked for and the end of a gap is lost, and never to be found.
+        # At least to the end of a gap: what lies between a position that was asked for and there is lost for good.
         upto = max(seen.lsn, reading.log.lost_up_to)
         if upto < self.searched.upto and not until:
             # The log ends before where it was read to: another server, or this one as it was some time ago.
@@ -68,7 +68,7 @@ class FollowedEpochs:
         self.searched = self.searched.having_read(peeked)
         if peeked.is_idle and self._may_stay(began, upto):
             return reading.stayed(after)
-        # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
+        # Where the log was read to its end, the epoch is there: a chunk may be ahead, behind the table's last commit.
         end = max(upto, peeked.end) if peeked.complete else peeked.end
         position = Position(max(end, began.lsn))
         seen_upto = peeked.acknowledgeable(seen)
@@ -77,7 +77,7 @@ class FollowedEpochs:
         return reading.led(after, position, peeked, reading.looked_at)
 
     def held(self, after: Epoch | None, max_changes: int) -> Epoch:
-        """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
+        """The epoch of what is visible now, as far as the log is read: later the snapshot must see all of it."""
         reading = self._reading
         if after is not None and Position.parse(after.position).snapshot is None:
             return self.logged(after, max_changes, None)
@@ -96,8 +96,8 @@ class FollowedEpochs:
         return reading.led(after, position, peeked, reading.looked_at)
 
     def _may_stay(self, began: Position, upto: Lsn) -> bool:
-        """Whether the stream may stay where it is although the log was read up to `upto`, in which nothing is for it.
+        """Whether the stream may stay where it is although the log was read up to `upto`, which has nothing for it.
 
-        Not before a gap that it was told to pass: it would be asked about it again at the next start.
+        It may not stay before a gap that it was told to pass: the next start would find the gap again.
         """
         return upto - began.lsn < HEARTBEAT_BYTES and not self._reading.log.has_gap_after(began)

@@ -22,7 +22,7 @@ logger = logging.getLogger("backfill")
 
 
 class PinnedEpochs:
-    """Takes the state of now as the epoch after one. Of a stream without a log only the first is asked for."""
+    """Takes the present state as the next epoch. A stream that follows no log asks for the first one only."""
 
     def __init__(self, reading: Reading, exporter: ExportingSession, table: Table) -> None:
         self._reading = reading
@@ -31,10 +31,10 @@ class PinnedEpochs:
         self._said_unseen = False
 
     def step(self, after: Epoch | None, max_changes: int) -> Step | None:
-        """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it.
+        """The present state, pinned; or, if too much has happened since `after`, a part of the way to it, not pinned.
 
-        None where `after` shows a commit that nobody sees yet, as one by LSN alone may. Commits are made visible one
-        moment after they were logged, for which this waits, unless they wait for a standby.
+        None where `after` shows a commit that readers do not see yet, as an epoch by LSN alone may. A commit becomes
+        visible a moment after it was logged: this waits that long, but not for a standby.
         """
         give_up = time.monotonic() + (0 if self._said_unseen else unseen.PATIENCE)
         while (step := self._exported_step(after, max_changes)) is None and time.monotonic() <= give_up:
@@ -48,7 +48,7 @@ class PinnedEpochs:
         return step
 
     def _exported_step(self, after: Epoch | None, max_changes: int) -> Step | None:
-        """None where `after` shows what no reader sees yet."""
+        """As `step`, without waiting: None where `after` shows what readers do not see yet."""
         exported, reading = self._export(), self._reading
         now, taken = exported.position, exported.timestamp
         if after is None:
@@ -61,13 +61,13 @@ class PinnedEpochs:
             return None
         if not peeked.complete:
             self._exporter.release(exported.token)
-            # A state of the past, from which it is told how far behind a stream is that has stopped at it.
+            # A state of the past, with the time of its last commit: how far behind a stream is that stops here.
             return Step(reading.led(after, replace(now, lsn=peeked.end), peeked, taken), None)
         epoch = reading.led(after, now, peeked, taken, taken)
         return Step(epoch, Pin(epoch, exported.token))
 
     def later(self, before: Position) -> Exported:
-        """The state of now, which shows all that `before` does; TransientError where readers do not see that yet."""
+        """The present state, which shows all that `before` does; TransientError where readers do not see that yet."""
         exported = self._export()
         if not self._sees_all(before, exported.position):
             raise TransientError(
@@ -80,7 +80,7 @@ class PinnedEpochs:
 
     def _export(self) -> Exported:
         exported, reading = self._exporter.export(), self._reading
-        # What the key is in the order of.
+        # The collations that the key is ordered by.
         collations = reading.log.begun.collations if reading.is_attached else self._table.collations
         require_unchanged(exported.session, self._table, collations)
         return exported
@@ -94,6 +94,6 @@ class PinnedEpochs:
             return now.shows_all_of(before)
         if before.unseen is None:
             return now.lsn >= before.lsn
-        peeked = self._reading.read(Stretch(before, before, before.lsn), MOST_MESSAGES)  # of which no change is wanted
+        peeked = self._reading.read(Stretch(before, before, before.lsn), MOST_MESSAGES)  # which wants no change
         peeked.rows.close()
         return now.lsn >= before.lsn and peeked.sees_all(now)

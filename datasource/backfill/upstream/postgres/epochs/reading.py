@@ -59,7 +59,7 @@ class Reading:
         return time.monotonic() - self._read_at < LOOK_INTERVAL
 
     def look(self, session: Session) -> Position:
-        """The state of now, all of which has been flushed to the log; keeps when that was."""
+        """The present state, once all of it has been flushed to the log; `looked_at` is when that was."""
         query = sql.SQL("SELECT {}, pg_catalog.pg_current_snapshot()::text, {}").format(CLOCK, ENDS_OF_LOG)
         self.looked_at, snapshot, inserted, flushed = one_row(session.execute(query))
         return Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
@@ -76,18 +76,18 @@ class Reading:
         return Epoch(1, str(position), position.lsn, now)
 
     def stayed(self, after: Epoch) -> Epoch:
-        """The same one, as nothing was there for the stream up to when the end of the log was looked at."""
+        """The epoch `after` again: nothing was there for the stream up to when the end of the log was looked at."""
         self.complete_until = self.looked_at
         return after
 
     def led(self, after: Epoch, position: Position, peeked: Peeked, now: int, timestamp: int | None = None) -> Epoch:
-        """That at this position, for which what was peeked is kept.
+        """The epoch at this position; keeps what was peeked for it.
 
-        `now` is the moment until which nothing is missing where that is complete. The epoch's `timestamp` is that of
-        the last commit, where none is given.
+        `now` is the moment up to which nothing is missing, if the peek is complete. Where no `timestamp` is given, the
+        epoch's is that of the last commit.
         """
         at = (peeked.timestamp or 0) if timestamp is None else timestamp
-        # A commit that was invisible for a while is older than the state before it.
+        # A commit that was invisible for a while may be older than the state before.
         epoch = Epoch(after.number + 1, str(position), position.lsn, max(at, after.timestamp))
         self.complete_until = now if peeked.complete else peeked.timestamp or after.timestamp
         self.log.kept.keep(epoch, peeked)

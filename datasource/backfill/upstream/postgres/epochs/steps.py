@@ -21,7 +21,7 @@ from backfill.upstream.postgres.tables.table import Table
 
 
 class Epochs:
-    """Finds the epoch after one, tried again where sessions are lost, and holds the state that it pins."""
+    """Finds the next epoch, trying again where sessions are lost, and holds the state that it pins."""
 
     def __init__(self, connector: Connector, sessions: ControlSession, table: Table) -> None:
         self._sessions = sessions
@@ -57,11 +57,11 @@ class Epochs:
         return self._followed.searched.upto
 
     def present(self) -> Position:
-        """The state of now, all of which has been flushed to the log."""
+        """The position of the present state, once all of it has been flushed to the log."""
         return self._sessions.run(self._reading.look)
 
     def snapshot_epoch(self, after: Epoch | None, max_changes: int) -> Step:
-        """See `Upstream.snapshot_epoch`. While no reader sees all of `after`, changes are followed on."""
+        """See `Upstream.snapshot_epoch`. While readers do not see all that `after` shows, the log is followed alone."""
         return self._stepped(lambda: self._pinned.step(after, max_changes) or self._logged(after, max_changes, None))
 
     def log_epoch(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
@@ -89,7 +89,7 @@ class Epochs:
         return self._unpinned(lambda: self._followed.logged(after, max_changes, until))
 
     def _unpinned(self, found: Callable[[], Epoch]) -> Step:
-        """To an epoch for which no state is held."""
+        """A step to an epoch for which no state is held; any pin is released before."""
         self.exporter.close()
         return Step(found(), None)
 
