@@ -2,10 +2,10 @@
 
 place          where a stream is in the log
 own_log        which log that is
-slots          what is found of the server's, before a stream begins
+slots          findings about the server's slots, before a stream begins
 slot           the replication slot
-unseen         what it does not tell of
-standbys       those that reading it waits for
+unseen         what the slot does not tell of
+standbys       the standbys that reading it waits for
 publication    the publication
 blockers       whom a stream waits for in the server
 published      what the publication passes on of the table

@@ -1,4 +1,4 @@
-"""Whom a stream waits for in the server, said while it waits."""
+"""Says whom a stream waits for in the server, while it waits."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from backfill.upstream.postgres.session.failures import translating
 logger = logging.getLogger("backfill")
 
 SAY_AFTER: Final = 5.0
-"""Seconds of waiting for the server after which it is said what is waited for."""
+"""Seconds of waiting for the server after which the stream says what it waits for."""
 
 SAY_EVERY: Final = 60.0
-"""Seconds between two times at the most. Each rest is twice the one before: a standby may be away for days."""
+"""The most seconds between two messages. Each pause is twice the one before: a standby may be away for days."""
 
 
 def saying_what_blocks(connector: Connector, waiting: Session, what: str) -> AbstractContextManager[None]:
     """While the body waits in the server with this session, logs now and then which sessions it waits for.
 
-    Where those are none, what the server does: a commit may wait for a standby, or the answer be on its way.
+    Where there are none, logs what the server does: a commit may wait for a standby, or the answer be on its way.
     """
     pid = waiting.info.backend_pid
 
@@ -51,10 +51,10 @@ def saying_what_blocks(connector: Connector, waiting: Session, what: str) -> Abs
 
 @contextmanager
 def asking_meanwhile(connector: Connector, what: str, ask: Callable[[Session], str | None]) -> Iterator[None]:
-    """While the body waits in the server, asks now and then, less and less often, in another session why, and logs what
-    it is told.
+    """While the body waits in the server, asks why in another session, less and less often, and logs the answers.
 
-    None ends the asking: there is nothing to say of this wait.
+    Where `ask` returns None it is asked no more: there is nothing to say of this wait. An empty answer is not logged,
+    and does not make the next pause longer.
     """
     done = threading.Event()
 

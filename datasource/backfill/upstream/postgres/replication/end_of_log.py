@@ -22,25 +22,25 @@ CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000
 """The time by the server's clock, in microseconds since 1970."""
 
 _NUDGE: Final = (
-    # A commit waits for the synchronous standby, and all that is asked for is that this server flushes its log.
+    # Otherwise the commit would wait for a synchronous standby, and it is enough that this server flushes its log.
     "SET LOCAL synchronous_commit = local; SELECT pg_catalog.pg_logical_emit_message(true, 'backfill', '')"
 )
 """Commits a small message, for which the server flushes its log. Sent together, the two are one transaction."""
 
 FLUSH_PATIENCE: Final = 0.004
-"""Seconds before the server is nudged. A busy one has flushed its log by then. One at rest often has not, since reading
-rows for the first time may write to it; then each state is taken so much later.
+"""Seconds before the server is nudged. A busy server has flushed its log by then. One at rest often has not, because
+reading rows for the first time may write to the log; then each state is taken so much later.
 """
 
 FLUSH_INTERVAL: Final = 0.002
-"""Seconds between two looks whether it has."""
+"""Seconds between two looks at whether the log has been flushed."""
 
 FLUSH_GIVE_UP: Final = 60.0
-"""Seconds."""
+"""Seconds after which the wait for a flush is given up."""
 
 
 def flushed_end(session: Session, connector: Connector, inserted: str, flushed: str) -> Lsn:
-    """Where the last record ends by these ENDS_OF_LOG, once the log is flushed up to there."""
+    """The end of the last record, by what ENDS_OF_LOG gave; waits until the log is flushed up to there."""
     end = end_of_last_record(parse_lsn(inserted))
     if parse_lsn(flushed) < end:
         _wait_for_flush(session, connector, end)

@@ -29,18 +29,19 @@ class OwnLog:
     def require_same(self, asked: Asked, reached: Lsn, *, way_out: str = _AGAIN) -> None:
         """Raises DataLossError unless this server goes on with the log in which the LSN was reached, on its timeline.
 
-        `asked` is `ask_log`. By default as while a query runs: the next start finds out whether anything is lost.
+        `asked` is what `ask_log` returned. The default `way_out` is for a query that runs: the next start finds out
+        whether anything is lost.
         """
         now = require_log(asked, system=self.system, reached=reached)
         if now != self.timeline:
             raise DataLossError(f"{timelines.another(self.timeline, now)}. {way_out}")
 
     def on_timeline_of_now(self, connector: Connector, session: Session, reached: Mapping[str, Lsn]) -> OwnLog:
-        """The same on the timeline that the server is on.
+        """The same log, on the timeline that the server is on.
 
-        Raises DataLossError unless all that was read is in the log of that, `reached` being as far as each timeline was
-        read. What is not was undone, and what has come in its place lies where the stream has been: there is no going
-        on from there.
+        Raises DataLossError unless the log of that has all that was read: `reached` is how far each timeline was read.
+        What it lacks was undone, and what has come in its place lies where the stream has been already: there is no
+        going on from there.
         """
         now = require_log(ask_log(session), system=self.system, reached=max(reached.values(), default=LOG_BEGIN))
         others = {timeline: lsn for timeline, lsn in reached.items() if timeline != now}
@@ -59,7 +60,7 @@ class OwnLog:
         return self if now == self.timeline else replace(self, timeline=now, began=_beginning(left, now))
 
     def with_beginning(self, connector: Connector) -> OwnLog:
-        """The same with where the timeline began, as far as the server tells that to the role.
+        """The same log, noting where its timeline began, if the server tells the role that.
 
         Raises DataLossError where it began elsewhere than is noted.
         """
@@ -83,6 +84,6 @@ class OwnLog:
 
 
 def _beginning(left: Mapping[str, Lsn], timeline: str) -> str:
-    """Where this timeline of a history began, or the one that the history is of; nothing for the first one."""
+    """Where this timeline began: one in the history, or the one that the history is of; empty for the first one."""
     before = [lsn for number, lsn in left.items() if int(number) < int(timeline)]
     return format_lsn(max(before)) if before else ""

@@ -25,8 +25,8 @@ from backfill.upstream.postgres.tables.table import Table
 from backfill.wording import FRESH_START, another_option
 
 _SILENT: Final = 180000
-"""From this version on changes are passed over that were made while there was no publication; before, such changes make
-the log unreadable.
+"""From this version on, changes made while there was no publication are passed over; before, such changes make the log
+unreadable.
 """
 
 
@@ -37,7 +37,7 @@ class Place:
     slot: str
     publication: str
     own_publication: bool
-    """Whether the publication was made for this stream, and goes with it."""
+    """Whether the publication was made for this stream, and is dropped with it."""
 
     log: OwnLog
     published: str = ""
@@ -52,7 +52,7 @@ class Place:
 
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
-        """Where a new stream of this name will be."""
+        """The place that a new stream of this name will have."""
         name = table.description.name
         own = slot.default_name(name.schema, name.name, stream)
         return cls(
@@ -75,7 +75,7 @@ class Place:
 
     @classmethod
     def of(cls, bookmark: Bookmark) -> Place:
-        """The place that `names` said."""
+        """The place that a bookmark made of `names` notes; OptionsError where it is not of a table of PostgreSQL."""
         if "slot" not in dict(bookmark):
             raise OptionsError(
                 "the checkpoint is not of a table of PostgreSQL, and url and dbtable name one; name what it is of "
@@ -104,7 +104,7 @@ class Place:
         )
 
     def require_named(self, options: Options) -> None:
-        """Raises where the options name another slot or publication: what a stream has read, it has read from these."""
+        """Raises OptionsError where the options name another slot or publication than the stream has read from."""
         named = (
             ("slotName", self.slot, options.slot_name),
             ("publicationName", self.publication, options.publication_name),
@@ -115,10 +115,10 @@ class Place:
 
     def begin(self, connector: Connector, session: Session, table: Table) -> Published:
         """As `make`, for a stream that has read nothing yet; may be done again after the driver was killed. When it
-        returns, readers see all that the slot does not tell of. Returns the publication as it was before that.
+        returns, readers see all that the slot does not tell of. Returns the publication as it was before that wait.
 
-        A publication of this name that a person made is refused: from the next start on it would be taken for one of
-        ours that was dropped and made again.
+        A publication that a person has made under the stream's own name is refused: from the next start on it would be
+        taken for one of ours that was dropped and made again.
         """
         if self.own_publication:
             publication.require_none_of_others(session, self.publication)
@@ -131,13 +131,13 @@ class Place:
 
     @property
     def _makes_both(self) -> bool:
-        """Whether the stream makes both by itself, and so the publication first."""
+        """Whether the stream makes slot and publication by itself, and so the publication first."""
         return self.own_publication and self.slot == self.publication
 
     def _pass_over(self, connector: Connector, session: Session) -> None:
-        """Moves a slot that was there already behind all that was written before the publication was there.
+        """Moves a slot that was there already past all that was written before the publication was made.
 
-        See `unseen`; up to PostgreSQL 17 it could not be read before.
+        See `unseen`; up to PostgreSQL 17 the slot could not be read from further back.
         """
         wait_for_open(connector, session, self.slot)
         inserted, flushed = one_row(session.execute(sql.SQL("SELECT {}").format(ENDS_OF_LOG)))
@@ -147,28 +147,28 @@ class Place:
             slot.advance(session, self.slot, behind)
 
     def make(self, connector: Connector, session: Session, table: Table) -> tuple[Published, bool]:
-        """Makes the publication and the slot where they are missing. Returns the former, and whether the latter was
-        made. From now on a publication of the stream's own is right as it is. May wait for transactions that are under
-        way, and says so.
+        """Makes the publication and the slot where they are missing. Returns the publication, and whether the slot was
+        made. From now on a publication of the stream's own counts as right as it is. May wait for open transactions,
+        and says so.
 
-        Raises before it publishes a table that could not be written to then.
+        Raises, before anything is made, where the table could not be written to any more once it is published.
         """
         require_writable(session, self.publication, table.description)
         if self.own_publication:
             publication.make(connector, session, self.publication, table.description)
         found = self.require_published(session, table)
         if self.own_publication and found.noted != found.membership:
-            # What it left out while the table was not in it is not missed: who makes a place has read nothing yet, or
-            # was told to go on without it.
+            # Changes that it left out while the table was not in it are not missed: a stream that makes its place has
+            # read nothing yet, or was told to go on without them.
             publication.note_membership(session, self.publication, table.description.oid)
         return found, slot.make_slot(connector, session, self.slot)
 
     def require_published(self, session: Session, table: Table, asked: Asked | None = None) -> Published:
-        """Raises where the publication would leave out something that the stream carries; else which one it is."""
+        """The publication; raises where it is not there, or would leave out something that the stream carries."""
         return publication.require(session, self.publication, table.description.oid, table.names, asked=asked)
 
     def ask_publication(self, session: Session, table: Table) -> Asked:
-        """Asks what `require_same_publication` goes by."""
+        """Asks for what `require_same_publication` looks at."""
         return publication.ask(session, self.publication, table.description.oid)
 
     def require_same_publication(
@@ -176,8 +176,9 @@ class Place:
     ) -> Published:
         """As `require_published`; DataLossError where it or the table's membership in it is not as it was `before`.
 
-        What happened in between is not in the log, and PostgreSQL 18 passes over it in silence. Of one that was made
-        for the stream that is known without `before`.
+        Changes made in between are not in the log, and PostgreSQL 18 passes over them in silence. Without `before`, the
+        stream's own publication is compared with what its comment notes. Another one is always compared with
+        `published`, if that is known.
         """
         asked = asked or self.ask_publication(session, table)
         try:
@@ -209,7 +210,10 @@ class Place:
         return found
 
     def _require_own_publication(self, session: Session, table: Table, asked: Asked, *, as_noted: bool) -> Published:
-        """The publication that was made for the stream; `as_noted`: and in which the table is as its comment says."""
+        """The publication made for the stream; DataLossError where it is gone.
+
+        If `as_noted`, also where its comment does not say the table's present membership in it.
+        """
         found = publication.checked(session, self.publication, table.description.oid, table.names, asked)
         if found is None:
             raise DataLossError(
@@ -241,13 +245,14 @@ class Place:
         slot.require_readable(session, self.slot, after, way_out=way_out)
 
     def require_synced(self, session: Session, before: Place) -> None:
-        """Raises DataLossError where this is on another timeline than `before`, and the slot may lack changes of it."""
+        """Raises DataLossError where this place is on another timeline than `before`, and its slot may lack changes."""
         if self.log.timeline != before.log.timeline:
             slot.require_synced(session, self.slot, before=before.log.timeline, now=self.log.timeline)
 
     def require_kept(self, connector: Connector, session: Session, reached: Lsn | None) -> None:
-        """Raises unless this is the server of the log in which the LSN was reached, and the slot still keeps what comes
-        after it. Where the slot stands is not looked at, which a stream that runs moves; None: it may not be made yet.
+        """Raises unless this server has the log in which the LSN was reached, and the slot still keeps what comes after
+        it. Does not look where the slot stands, because a stream that runs moves it. Where `reached` is None the slot
+        may not have been made yet.
         """
         require_primary(read_server(session))
         log = self.log.on_timeline_of_now(connector, session, {self.log.timeline: reached or LOG_BEGIN})
@@ -258,7 +263,7 @@ class Place:
         slot.require_kept(session, self.slot, reached)
 
     def accepting_publication(self, session: Session, table: Table) -> Place:
-        """The same place, with the publication of now taken for the right one; its own is as `make` has left it."""
+        """The same place, taking the publication as it is now for the right one; its own is as `make` has left it."""
         if self.own_publication:
             return self
         found = publication.find(session, self.publication, table.description.oid)
@@ -276,9 +281,9 @@ class Place:
             slot.drop(session, self.slot)
 
     def drop(self, session: Session) -> tuple[str, ...]:
-        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, where the
-        role may drop only the one of the two, and on any other server or in any other database than its own, where it
-        would go on keeping the log.
+        """Drops what `make` made, where it is there, and returns the names for people. Raises and drops nothing where
+        the role may drop only one of the two, or the server or database is not the place's own: there the slot would go
+        on keeping the log.
         """
         server = read_server(session)
         require_primary(server)

@@ -1,8 +1,8 @@
 """The stream's publication: made, found, checked, dropped.
 
-It comes before the slot: pgoutput looks it up as it was when each change was made, so a slot that is older than its
-publication fails on the changes between, up to PostgreSQL 17; from 18 on they are left out without a word. One that
-was there already is moved behind them (`Place.begin`).
+It is made before the slot: pgoutput looks it up as it was when each change was made, so a slot that is older than its
+publication fails on the changes between the two, up to PostgreSQL 17; from 18 on they are left out without a word. A
+slot that was there already is moved past them (`Place.begin`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PUBLISHED: Final = """
     FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
 """
 
-# A table that is moved to another schema, and back, depends on its schema by another version of a row.
+# Moving a table to another schema and back leaves another version of the pg_depend row by which it depends on its own.
 _SCHEMAS: Final = """
            ARRAY(SELECT pg_catalog.concat(s.oid, ' ', s.xmin, ' ', d.xmin) FROM pg_catalog.pg_publication_namespace s
                  JOIN own ON own.relnamespace = s.pnnspid
@@ -81,10 +81,11 @@ _ABOVE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication and the table's membership in it, by their OIDs; the latter 0 where it has all tables of a kind.
+    """A publication and the table's membership in it, by OID; `membership` is 0 where it has all tables of a kind.
 
-    Both are others once somebody has dropped the one or the other and made it again. `noted` is the membership that a
-    publication of ours had when it was made: its comment says so, which somebody may replace.
+    An OID is another one once somebody has dropped the publication or the membership and made it again. `noted` is the
+    membership that a stream has written into the comment of its own publication; None where the comment says no such
+    thing, because a person made the publication or replaced the comment.
     """
 
     oid: int
@@ -93,15 +94,15 @@ class Publication:
 
     @property
     def ids(self) -> tuple[int, int]:
-        """What no ALTER PUBLICATION changes, unless it takes out the table."""
+        """The OIDs, which no ALTER PUBLICATION changes, unless it takes out the table."""
         return self.oid, self.membership
 
 
 @dataclass(frozen=True, slots=True)
 class Published(Publication):
-    """One that publishes all that is carried of the table.
+    """A publication that publishes everything of the table that the stream carries.
 
-    `versions` are those of the rows in the catalog by which the table is published, be it as itself, with its schema or
+    `versions` are those of the rows in the catalog by which the table is published, by itself, with its schema or
     through what it is a partition of: any ALTER PUBLICATION that concerns it changes them, and so does another owner.
     """
 
@@ -114,7 +115,7 @@ class Published(Publication):
 
 
 def make(connector: Connector, session: Session, name: str, table: TableDescription) -> None:
-    """Publishes the table, through its root where it is partitioned; nothing where the name is taken."""
+    """Publishes the table, through its root where it is partitioned; does nothing where the name is taken."""
     if find(session, name, table.oid):
         return
     statement = creating(session, name, table)
@@ -124,7 +125,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
             session.execute(statement)
             note_membership(session, name, table.oid)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-        # The latter where the server was still making it for a driver that has died, and has been waited for.
+        # UniqueViolation where the server was still making it for a driver that has died, and this has waited for that.
         return
     except psycopg.errors.RaiseException as error:
         raise DatabaseSetupError(
@@ -146,7 +147,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
 def _transaction(session: Session) -> Iterator[None]:
     """A transaction whose commit does not wait for a synchronous standby: one may be away for long, without a word.
 
-    A publication that a failover loses is missed by nobody: no stream goes on behind one, unless its slot came along.
+    Nobody misses a publication that a failover loses: no stream goes on after one, unless its slot came along.
     """
     with session.transaction():
         session.execute("SET LOCAL synchronous_commit = local")
@@ -154,7 +155,7 @@ def _transaction(session: Session) -> Iterator[None]:
 
 
 def creating(session: Session, name: str, table: TableDescription) -> sql.Composed:
-    """What publishes all that a stream may carry of the table, on this server."""
+    """The statement that publishes everything that a stream may carry of the table, on this server."""
     generated = ", publish_generated_columns = stored" if session.info.server_version >= STORED_ARE_PUBLISHED else ""
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true{})").format(
         sql.Identifier(name), table.name.own_rows(partitioned=table.partitioned), sql.SQL(generated)
@@ -162,10 +163,10 @@ def creating(session: Session, name: str, table: TableDescription) -> sql.Compos
 
 
 def note_membership(session: Session, name: str, oid: int) -> None:
-    """Writes into the comment of a publication of ours which membership of the table it was made with."""
+    """Writes the table's present membership into the comment of a publication of ours."""
     found = find(session, name, oid)
     if found is None or found.noted == found.membership:
-        return  # which only its owner may write
+        return  # There is nothing to write, and only its owner could.
     statement = noting(name, found.membership)
     try:
         with _transaction(session):
@@ -214,7 +215,7 @@ def require(
     mend: str = _OF_NEW_STREAM,
     asked: Asked | None = None,
 ) -> Published:
-    """As `checked`; DatabaseSetupError where there is no such publication, with `mend`, in which {} is its name."""
+    """As `checked`; DatabaseSetupError where there is no such publication. {} in `mend` stands for its name."""
     found = checked(session, name, oid, columns, asked)
     if found is None:
         raise DatabaseSetupError(f"publication {name} does not exist; {mend.format(quoted(name))}")
@@ -222,7 +223,7 @@ def require(
 
 
 def ask(session: Session, name: str, oid: int) -> Asked:
-    """Asks what `require` and `checked` go by."""
+    """Asks for what `require` and `checked` look at."""
     schemas = _SCHEMAS if session.info.server_version >= _SCHEMAS_ARE_PUBLISHED else _NO_SCHEMAS
     query = sql.SQL(_PUBLISHED).format(
         membership=sql.SQL(_MEMBERSHIP), schemas=sql.SQL(schemas), listed=sql.SQL(listing(session))
@@ -233,7 +234,7 @@ def ask(session: Session, name: str, oid: int) -> Asked:
 def checked(
     session: Session, name: str, oid: int, columns: tuple[str, ...], asked: Asked | None = None
 ) -> Published | None:
-    """The publication of this name, None where there is none; what was `asked` of it, if that was done before.
+    """The publication of this name; None where there is none. `asked` is what `ask` returned, if it was called before.
 
     Raises where it would leave out rows, columns or kinds of changes that the stream carries.
     """
@@ -304,7 +305,7 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
 
 
 def drop(session: Session, publication: str) -> str:
-    """Drops the publication, unless a person made it, as `make` may have advised; says for people what became of it."""
+    """Drops the publication, unless a person made it, as errors of `make` advise; says for people what became of it."""
     found = find(session, publication, _NO_TABLE)
     if found is None:
         return f"publication {publication} (gone already)"

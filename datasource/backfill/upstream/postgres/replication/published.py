@@ -1,8 +1,8 @@
 """What a publication passes on of one table.
 
 PostgreSQL's view of that, pg_publication_tables, opens every table of the publication from version 16 on: it waits for
-whoever has locked any one of them, and fails where one is dropped meanwhile. So the catalogs are asked that the view is
-made of. Of versions to come, which may know more ways to leave out a table, the view is.
+whoever has locked any one of them, and fails where one is dropped meanwhile. So the catalogs behind the view are asked.
+Versions to come may know more ways to leave out a table: with them it is the view that is asked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, LiteralString
 from backfill.upstream.postgres.session.connection import Session
 
 _VIEW_OPENS_TABLES: Final = range(160_000, 200_000)
-"""Releases of which that is known, and what their catalogs say."""
+"""The versions of which that is known, and what their catalogs say."""
 
 _BY_VIEW: Final = """
     SELECT pg_catalog.to_jsonb(p) FROM pg_catalog.pg_publication_tables p
@@ -22,16 +22,17 @@ _BY_VIEW: Final = """
     LIMIT 1 -- PostgreSQL 14 has a partition twice that is published by itself and with its root.
 """
 
-# Of a publication of all tables, pg_publication_rel has those that it leaves out, from version 19 on. They are never
-# partitions, and theirs are left out with them.
+# From version 19 on pg_publication_rel also has the tables that a publication of all tables leaves out. They are never
+# partitions themselves, and their own partitions are left out with them.
 _LEFT_OUT: Final = """
     (p.puballtables AND EXISTS (
         SELECT FROM pg_catalog.pg_publication_rel e WHERE e.prpubid = p.oid
         AND e.prrelid IN (%(oid)s::oid, pg_catalog.pg_partition_root(%(oid)s::oid::regclass)::oid)))
 """
 
-# A table is published with its schema or a table that it is a partition of as well: under the name of the topmost one,
-# or else under that of the partition. Filters and lists of columns mean nothing where its schema is published.
+# A table is also published with its schema, or with a table that it is a partition of: under the name of the topmost
+# such table or, without publish_via_partition_root, under its own. Filters and lists of columns mean nothing where its
+# schema is published.
 _BY_CATALOGS: Final = f"""
     SELECT pg_catalog.jsonb_build_object('rowfilter', r.prqual, 'attnames', (
                SELECT pg_catalog.jsonb_agg(a.attname) FROM pg_catalog.pg_attribute a
@@ -66,12 +67,12 @@ def listing(session: Session) -> LiteralString:
 
 
 def listed(session: Session, name: str, oid: int) -> dict[str, Any] | None:
-    """That row; None where the publication does not publish the table under its own name."""
+    """The row that `listing` asks for; None where the publication does not publish the table under its own name."""
     row = session.execute(listing(session), {"name": name, "oid": oid}).fetchone()
     return None if row is None else row[0]
 
 
 def is_left_out(session: Session, name: str, oid: int) -> bool:
-    """Whether the publication is of all tables, but for some among which the table is."""
+    """Whether the publication is of all tables except some, and the table is one of these."""
     query: LiteralString = f"SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s AND {_LEFT_OUT}"
     return session.execute(query, {"name": name, "oid": oid}).fetchone() is not None

@@ -36,7 +36,7 @@ logger = logging.getLogger("backfill")
 _LONGEST_NAME: Final = 63
 
 _FAILS_OVER: Final = 170000
-"""From this version on a slot comes along to a standby that synchronizes slots, if it was made so."""
+"""From this version on a slot can be made so that standbys which synchronize slots get it too."""
 
 BETWEEN_LOOKS: Final = (
     "a stream reads its slot for moments only, and active is false between them: go by whether confirmed_flush_lsn "
@@ -44,7 +44,7 @@ BETWEEN_LOOKS: Final = (
 )
 """What to know before a slot that looks unused is dropped."""
 
-# On Amazon RDS and Aurora, where nobody may give REPLICATION, membership in a role stands for it.
+# On Amazon RDS and Aurora, where nobody may grant REPLICATION, membership in a role stands for it.
 _RIGHT: Final = """
     SELECT r.rolname, r.rolreplication OR r.rolsuper OR coalesce(pg_catalog.pg_has_role(g.oid, 'MEMBER'), false),
            g.rolname
@@ -80,10 +80,10 @@ class SlotState:
     name: str
     plugin: str | None
     database: str | None
-    """Its name; in one with an encoding other than UTF8, the server tells it wrongly."""
+    """The database's name; where its encoding is not UTF8 the server may tell it wrongly."""
 
     here: bool
-    """Whether it is of the session's database."""
+    """Whether that is the session's database."""
 
     confirmed: Lsn
     wal_status: str | None
@@ -94,7 +94,7 @@ class SlotState:
     """Whether it tells of transactions when they are prepared, and not when they are committed."""
 
     synced: bool
-    """Whether the server had it from its primary before it was promoted: from version 17 on."""
+    """Whether the server got it from its primary before it was promoted itself: from version 17 on."""
 
     @property
     def is_lost(self) -> bool:
@@ -103,17 +103,17 @@ class SlotState:
 
     @property
     def told_kind(self) -> str:
-        """How it differs from a stream's slot; a physical one has no plugin, and belongs to no database."""
+        """How it differs from a stream's slot, in words; a physical one has no plugin, and belongs to no database."""
         return f"uses {self.plugin} and not pgoutput" if self.plugin else "is a physical one"
 
     @property
     def dropping(self) -> str:
-        """How a person drops it, which no stream made."""
+        """The advice to drop this slot, which no stream made."""
         return f"drop it, if nobody needs it (SELECT pg_drop_replication_slot('{self.name}'))"
 
     @property
     def told_lost(self) -> str:
-        """How the server says that, and why, where it does."""
+        """How the server says that it is lost, and why, where it says so."""
         return f"wal_status=lost{f', {self.invalidation}' if self.invalidation else ''}"
 
 
@@ -131,7 +131,7 @@ _WHERE_NOTHING_WAS_READ: Final = (
 
 
 def ask(session: Session, slot: str) -> Asked:
-    """Asks what `find` and `require_kept` go by."""
+    """Asks for what `find` and `require_kept` look at."""
     return session.execute(
         "SELECT plugin, database, datoid IS NOT DISTINCT FROM (SELECT oid FROM pg_catalog.pg_database "
         "WHERE datname = pg_catalog.current_database()), confirmed_flush_lsn::text, wal_status, "
@@ -162,7 +162,7 @@ def _require_committed_alone(found: SlotState) -> None:
 
 
 def require_readable(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
-    """DataLossError that says what is lost unless the slot still holds every change after the LSN `after`."""
+    """Raises DataLossError, which says what is lost, unless the slot still holds every change after the LSN `after`."""
     found = require_kept(session, slot, after, way_out=way_out)
     require_not_beyond(found, after, way_out=way_out)
 
@@ -227,7 +227,7 @@ def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str
 
 
 def require_not_lost(session: Session, slot: str) -> None:
-    """DataLossError where the slot of a stream that may have read nothing yet was invalidated; it may not be there."""
+    """Raises DataLossError where the slot was invalidated; a stream that has read nothing may not have made one yet."""
     found = find(session, slot)
     if found is not None and found.is_lost:
         _require_intact(session, found, found.confirmed, _WHERE_NOTHING_WAS_READ)
@@ -240,8 +240,8 @@ def _elsewhere(session: Session, found: SlotState) -> str:
 def make_slot(connector: Connector, session: Session, name: str) -> bool:
     """Makes a logical slot for pgoutput, or checks the one by this name. Returns whether it was made.
 
-    One that was invalidated is made again: it is of no use to anybody, and who calls this has nothing to read that was
-    written before. Says what it waits for.
+    One that was invalidated is made again: it is of no use to anybody, and a caller of this has nothing to read that
+    was written before. Says what it waits for.
     """
     found = find(session, name)
     if found is not None and not found.confirmed:
@@ -265,7 +265,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
 
 @contextmanager
 def _saying_what_to_set_up(session: Session) -> Iterator[None]:
-    """Raises DatabaseSetupError with the way out where settings or rights do not allow to make a slot."""
+    """Raises DatabaseSetupError with the way out where settings or rights do not allow making a slot."""
     try:
         yield
     except psycopg.errors.ConfigurationLimitExceeded as error:
@@ -286,7 +286,7 @@ def _saying_what_to_set_up(session: Session) -> Iterator[None]:
 
 
 def granting(session: Session) -> str:
-    """The statement that lets the session's role use slots; empty where it may."""
+    """The statement that lets the session's role use slots; empty where it may already."""
     role, may, stands_for = one_row(session.execute(_RIGHT))
     role = quoted(role)
     if may:
@@ -308,7 +308,7 @@ def require_usable(session: Session, found: SlotState) -> None:
 def _end_making(session: Session, name: str) -> None:
     """Ends a session that still makes this slot: its client has died, and the server does not notice while it waits.
 
-    The slot would come to be some time later, and would not hold what has happened until then.
+    Else the slot would come to be some time later, and would not hold what has happened until then.
     """
     session.execute(
         "SELECT pg_catalog.pg_terminate_backend(active_pid, 5000) FROM pg_catalog.pg_replication_slots "
@@ -318,7 +318,7 @@ def _end_making(session: Session, name: str) -> None:
 
 
 def advance(session: Session, slot: str, to: Lsn) -> None:
-    """Lets the server forget what lies before the LSN `to`. A slot that is further already stays there.
+    """Lets the server forget what lies before the LSN `to`. A slot that is already further stays where it is.
 
     Raises DataLossError where the slot was invalidated: servers before 16 only say that it cannot be advanced.
     """
@@ -340,7 +340,7 @@ def lag(session: Session, slot: str, reached: Position | None, complete_until: i
     end = end_of_last_record(parse_lsn(inserted))
     if reached is not None and reached.shows_all_until(end):
         complete_until = now  # Whatever was committed by then would be in the log.
-    # A moment that is still to come is of a clock that has been set back, and says nothing: least of all no lag.
+    # A moment still to come is by a clock that was set back since, and says nothing: least of all that there is no lag.
     is_known = complete_until is not None and complete_until <= now
     return Lag(
         complete_until=complete_until if is_known else None,

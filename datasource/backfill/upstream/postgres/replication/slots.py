@@ -44,11 +44,11 @@ _OF_STREAMS: Final = """
     ORDER BY slot_name::text
 """
 _LENGTH_OF_STREAM: Final = 8
-"""Of how many characters the identity of a stream is, with which the name of its slot ends."""
+"""The number of characters of a stream's identity, with which the name of its slot ends."""
 
 
 def findings(session: Session, *, needs_one: bool) -> Iterator[Finding]:
-    """What of the server's slots and log is in the way of a stream, or a danger to it.
+    """What is in the way of a stream, or a danger to it, among the server's slots and the settings for its log.
 
     `needs_one`: the stream is to make a slot.
     """
@@ -57,9 +57,9 @@ def findings(session: Session, *, needs_one: bool) -> Iterator[Finding]:
 
 
 def of_streams(session: Session, table: QualifiedName) -> Iterator[Finding]:
-    """The slots that streams of the table made, of which one may be of a stream that is gone and keep the log for ever.
+    """The slots that streams of the table made: one may be of a stream that is gone, and keep the log for ever.
 
-    A stream finds its own by `stateDir` and checkpoint. Where both were lost, nothing but the name says whose it is.
+    A stream finds its own by `stateDir` and checkpoint. Where both were lost, only the slot's name says whose it is.
     """
     stream = "_" * _LENGTH_OF_STREAM
     before = default_name(table.schema, table.name, stream).removesuffix(stream)

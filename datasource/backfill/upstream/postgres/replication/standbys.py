@@ -15,7 +15,7 @@ _MAY_WAIT: Final = """
                    WHERE s.slot_name = %s AND s.failover
                      AND pg_catalog.current_setting('synchronized_standby_slots') <> '')
 """
-# A role sees this of a session only if it has the rights of the role that the session logged in as.
+# A role sees what a session waits for only if it has the rights of the role that the session logged in as.
 _WAITS: Final = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
                    JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
@@ -38,7 +38,7 @@ _WAY_OUT: Final = (
 
 
 def saying_which_is_waited_for(connector: Connector, session: Session, slot: str) -> AbstractContextManager[None]:
-    """While the body reads the slot, logs every few seconds that it waits for standbys, if it does."""
+    """While the body reads the slot, logs now and then that it waits for standbys, if it does."""
     if session.info.server_version < _SINCE:
         return nullcontext()
     return asking_meanwhile(connector, f"changes of replication slot {slot}", lambda asked: _waited_for(asked, slot))
@@ -52,7 +52,7 @@ def _waited_for(session: Session, slot: str) -> str | None:
 
 
 def away(session: Session, slot: str) -> str:
-    """What holds up whoever reads this slot: a standby that is not there; empty where none is missed."""
+    """The words for standbys that hold up reading this slot because they are not connected; empty without any."""
     if session.info.server_version < _SINCE:
         return ""
     (names,) = one_row(session.execute(_AWAY, [slot]))

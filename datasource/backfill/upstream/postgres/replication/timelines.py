@@ -1,8 +1,8 @@
 """Where the log of a server that was restored, or of a standby that was promoted, parted from the log before.
 
 Each such server begins a new timeline (PostgreSQL manual, "Timelines"), whose history names the earlier ones, and where
-each of them was left. Whoever may replicate is given it (manual, "Streaming Replication Protocol", TIMELINE_HISTORY).
-The first timeline has none.
+each of them was left. Roles that may replicate can read that history (manual, "Streaming Replication Protocol",
+TIMELINE_HISTORY). The first timeline has none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEFT_AT: Final = re.compile(rb"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MUL
 
 
 def another(read: str, now: str) -> str:
-    """What is told of a server that is on another timeline than the log that was read."""
+    """The beginning of the error for a server that is on another timeline than the log that was read."""
     return (
         f"the log that was read is of timeline {read} and this server is on timeline {now}: it was restored, or was a "
         "standby and is promoted"
@@ -34,17 +34,17 @@ def another(read: str, now: str) -> str:
 
 
 def history(connector: Connector, timeline: str) -> Mapping[str, Lsn]:
-    """For each timeline that this one, which the server is on, comes from: the LSN up to which they have one log."""
+    """For each timeline that `timeline`, the server's own, comes from: the LSN up to which both have the same log."""
     if timeline == FIRST:
         return {}
     with closing(_replicating(connector, timeline)) as connection:
-        # Such a connection takes commands in the simple protocol alone.
+        # Such a connection takes commands only by the simple protocol.
         found = connection.pgconn.exec_(f"TIMELINE_HISTORY {int(timeline)}".encode())
         text = found.get_value(0, 1) if found.status == ExecStatus.TUPLES_OK else None
         if text is None:
             said = connection.pgconn.get_error_message()
             raise DatabaseSetupError(f"the server does not say where its timeline {timeline} began: {said}")
-    # Lines of a number, an LSN and a reason; also empty ones, and such as begin with #.
+    # Each line has a number, an LSN and a reason; others are empty, or begin with #.
     return {number.decode(): parse_lsn(at.decode()) for number, at in _LEFT_AT.findall(text)}
 
 

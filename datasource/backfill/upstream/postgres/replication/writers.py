@@ -41,7 +41,7 @@ def require_writable(session: Session, publication: str, table: TableDescription
 def against_whole_rows(session: Session, publication: str, table: TableDescription) -> tuple[str, str]:
     """Why writers fail where the replica identity is FULL, and what else would help; empty where they do not.
 
-    With a publication that is not there it is the one that a stream would make.
+    Where there is no such publication, the answer is about the one that a stream would make.
     """
     virtual = _generated(table, Generated.VIRTUAL)
     if virtual:
