@@ -1,18 +1,18 @@
 """Sessions on a server: how they are opened, what they are set to, what goes wrong with them, and on which server.
 
-sessions         the one in which an upstream asks and commands
+sessions         the session in which an upstream asks and commands
 resuming         reading on after a lost connection
 retries          the one retry policy
 room             whether there is room for a stream's sessions
 server           which server this is, and what it can do
-locks            not waiting for long for who has locked the table
-connection       how they are opened
-idle_sessions    those that are kept for the next batch
-arrow_session    one whose rows come as Arrow
-settings         what gives a value one text in each of them
-environment      where the server is, and how it has to prove that, as far as the url does not say it
+locks            not waiting long for whoever has locked the table
+connection       how sessions are opened
+idle_sessions    sessions that are kept for the next batch
+arrow_session    a session whose rows come as Arrow
+settings         what gives a value the same text in every session
+environment      where the server is, and how it has to identify itself, as far as the url does not say so
 failures         which errors are definite
-connecting       what those mean of which the server has no word
+connecting       what errors without an SQLSTATE mean
 
 Each imports only what stands after it.
 """

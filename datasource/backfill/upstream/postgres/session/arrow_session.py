@@ -1,7 +1,7 @@
-"""A session whose results are Arrow: ADBC's low-level interface, as far as it is wanted here.
+"""A session whose results are Arrow: ADBC's low-level interface, as far as it is needed here.
 
 Not ADBC's DB-API. That imports pyarrow.dataset, and with it pandas where it is installed: 0.35 s for a process that has
-no other use of it, as those that only look up or read a table. And the readers it hands out raise Arrow's errors,
+no other use of it, such as one that only looks up or reads a table. And the readers it hands out raise Arrow's errors,
 without a SQLSTATE (apache/arrow-adbc issue 1523); the one used here raises the driver's own.
 """
 
@@ -30,7 +30,7 @@ from adbc_driver_manager._reader import AdbcRecordBatchReader
 from backfill.errors import OptionsError
 
 OLDEST_DRIVER: Final = (1, 13)
-"""Earlier ones do not know `_KNOWN_TYPES`, and ingest a null in an array of texts as an empty text; and before 1.11
+"""Earlier drivers do not know `_KNOWN_TYPES`, and ingest a null in an array of texts as an empty text; and before 1.11
 they end the whole process, by std::terminate, where a connection is lost before a statement.
 """
 
@@ -63,12 +63,12 @@ class ArrowSession:
         self._connection = AdbcConnection(_database(conninfo))
         self.opened_at: Final = time.monotonic()
         self.log_of: tuple[str, str] | None = None
-        """Which server's log it reads, once that is known: of a primary that stays so while the session lasts."""
+        """System and timeline of the log that it reads, once known: a primary remains one while a session lasts."""
         self._reading = ExitStack()
         self._rows: Iterator[tuple[Any, ...]] = iter(())
 
     def close(self) -> None:
-        """Also in the midst of a result, whose reader may still be held by somebody."""
+        """Closes the session, also in the midst of a result whose reader somebody may still hold."""
         self._reading.close()
         self._connection.close()
 
@@ -80,7 +80,7 @@ class ArrowSession:
             yield from open_ones.enter_context(_started(prepared, statement))
 
     def execute(self, statement: str) -> None:
-        """Carries out a statement with no rows or few, which `fetchone` and `fetchall` give until the next one."""
+        """Executes a statement with no rows or few, which `fetchone` and `fetchall` give until the next one."""
         with closing(AdbcStatement(self._connection)) as prepared:
             # COPY takes three round trips, of which two are to find out that a statement cannot be copied from.
             prepared.set_options(**{USE_COPY: "false"})
@@ -95,13 +95,13 @@ class ArrowSession:
         return list(self._rows)
 
     def carry_out(self, statement: str) -> None:
-        """A statement whose rows, if it has any, nobody wants: the driver need not know their types."""
+        """Executes a statement whose rows, if it has any, nobody wants: the driver need not know their types."""
         with closing(AdbcStatement(self._connection)) as prepared:
             prepared.set_sql_query(statement)
             prepared.execute_update()
 
     def ingest(self, name: str, rows: pa.Table) -> None:
-        """A new temporary table of this name, with these columns and rows, by COPY."""
+        """Makes a temporary table of this name, with these columns and rows, by COPY."""
         options = {
             INGEST_OPTION_TARGET_TABLE: name,
             INGEST_OPTION_MODE: INGEST_OPTION_MODE_CREATE,
@@ -115,11 +115,11 @@ class ArrowSession:
 
 @lru_cache(maxsize=16)
 def _database(conninfo: str) -> AdbcDatabase:
-    """What the driver knows of a database, for which it opens a session of its own: the server's version.
+    """What the driver knows of a database: the server's version, for which it opens a session of its own.
 
-    All that is asked for comes in types that the server brings. Of others the driver would know only after it had read
-    all columns of all tables and the catalogs, which takes each process 60 ms in an empty database and seconds in one
-    of ten thousand tables (apache/arrow-adbc issue 1755).
+    Everything that is asked for comes in types that are built into the server. To know others the driver would have to
+    read all columns of all tables and the catalogs, which takes each process 60 ms in an empty database and seconds in
+    one of ten thousand tables (apache/arrow-adbc issue 1755).
     """
     database: AdbcDatabase = adbc_driver_postgresql.connect(conninfo, db_kwargs={_KNOWN_TYPES: "builtin"})
     return database

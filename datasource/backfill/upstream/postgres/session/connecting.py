@@ -22,16 +22,16 @@ _REFUSED_FOR_GOOD: Final = re.compile(
     r"invalid (value for parameter|command-line argument|\"\w+\" value)",
     re.IGNORECASE,
 )
-"""In the words of the server, of libpq and of its TLS library, as no host or database is likely to be named. Each asks
-for something to be changed.
+"""Reasons in the words of the server, of libpq and of its TLS library; hardly any host or database is named so. Each
+asks for something to be changed.
 """
 
 _NO_MEMORY_HERE: Final = re.compile(r"out of memory|cannot allocate memory|failed to map segment", re.IGNORECASE)
 _NOT_LOADED: Final = re.compile(r"could not load", re.IGNORECASE)
-"""As libpq, the system's loader and ADBC's say it."""
+"""These two in the words of libpq, of the system's loader and of ADBC's."""
 
 _BY_SERVER: Final = re.compile(r"(FATAL|PANIC): |could not fork new process")
-"""What the server says of itself in the same words; it may say it before a session has begun, without an SQLSTATE."""
+"""Tells the server's own errors, which may be worded the same, and come without an SQLSTATE before a session begins."""
 
 _TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
@@ -41,7 +41,7 @@ _WHERE_SAID: Final = {
     "timeout expired": "; where it is far away or busy, give url a longer connect_timeout, which is 10 (seconds) "
     "unless url says otherwise",
 }
-"""What else to look at, by what is said."""
+"""What else to look at, by what the error says."""
 
 _FOR_RECOVERY: Final = re.compile(r"conflict with recovery")
 
@@ -76,8 +76,8 @@ _NOT_THE_ONE: Final = re.compile(r"in hot standby mode|session is (not )?read-on
 def without_state(error: Exception, message: str) -> BackfillError:
     """The error as one of ours.
 
-    Of several hosts it tells what each of them says, and counts as refused for good only where all that are wanted say
-    that: the one that matters may be on its way back.
+    With several hosts it tells what is said of each, and counts as refused for good only where that is said of all that
+    are wanted: the one that matters may be on its way back.
     """
     hosts = _said_by_hosts(str(error))
     if len(hosts) < 2:

@@ -37,13 +37,13 @@ NO_CONNECTION_STRING: Final = (
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 Asked: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
-"""What a session has been asked; in a pipeline the answer may be still to come."""
+"""A query that was sent; in a pipeline its answer may be still to come."""
 
 
 class _Number(Dumper):
     """Sends an int without a type, as psycopg sends a str, so that the server takes the one that it is compared with.
 
-    For `oid = int2` it would choose an operator that fits more or less, and rather one for just these types that
+    For `oid = int2` it would choose an operator that fits more or less, and prefer one for exactly these types that
     somebody has made in a schema of the search_path.
     """
 

@@ -1,4 +1,4 @@
-"""Where the server is, and how it has to prove that, as far as the url does not say it."""
+"""Where the server is, and how it has to identify itself, as far as the url does not say so."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from psycopg.conninfo import make_conninfo
 _WHERE: Final = ("host", "hostaddr", "port", "dbname", "user")
 
 _HOW: Final = ("sslmode", "target_session_attrs")
-"""What is not told to executors as long as it is what libpq takes for granted, which would undo their own."""
+"""Parameters that executors are not given while they are libpq's defaults, which would override the executors' own."""
 
 _SOCKETS: Final = ("/var/run/postgresql", "/tmp")  # noqa: S108 - where PostgreSQL has its sockets
 
 _REFUSED: Final = {"gssencmode": "?"}
-"""What libpq refuses before it connects to anything, and after it has looked up what a service stands for."""
+"""A value that libpq refuses after it has looked up what a service stands for, and before it connects to anything."""
 
 
 def completed(given: Mapping[str, str]) -> dict[str, str]:
-    """A connection string's parameters, with what libpq would take from this process's environment, or for granted; and
+    """A connection string's parameters, with what libpq would take from this process's environment, or by default; and
     where nothing names a host, with the folder of this machine that has the server's socket.
 
     Executors are to go where the driver goes, whatever is in their environment, and whoever they run as. What PGSERVICE
-    stands for is of the environment as well. A service that is given itself stands before that, and is looked up for
-    every session (`spelled_out`).
+    stands for belongs to the environment. A service among the given parameters takes precedence over the environment,
+    and is looked up for every session (`spelled_out`).
     """
     defaults = {option.keyword.decode(): option for option in pq.Conninfo.get_defaults()}
     if "service" in given:
@@ -39,7 +39,7 @@ def completed(given: Mapping[str, str]) -> dict[str, str]:
         option = defaults[name]
         if option.val and (option.val != option.compiled or _variable(option) in os.environ):
             said[name] = option.val.decode()
-    # Empty is what libpq takes for granted; what is not there it would look for in an executor's environment.
+    # An empty one is libpq's default; a missing one would be looked for in an executor's environment.
     return {"hostaddr": "", "dbname": "", **_with_folder({**said, **given})}
 
 
@@ -56,7 +56,7 @@ def spelled_out(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _understood(given: Mapping[str, str]) -> dict[str, str]:
-    """What libpq makes of these parameters, beside what it takes for granted; nothing where it finds no service."""
+    """What libpq makes of these parameters, without its defaults; nothing where it finds no service."""
     options = pq.PGconn.connect_start(make_conninfo("", **{**given, **_REFUSED}).encode()).info
     found = {option.keyword.decode(): option.val.decode() for option in options if option.val}
     granted = {option.keyword.decode(): option.compiled for option in options}
@@ -65,7 +65,7 @@ def _understood(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variable(option: pq.ConninfoOption) -> str:
-    """What the parameter is called in the environment."""
+    """The environment variable of the parameter."""
     return (option.envvar or b"").decode()
 
 

@@ -1,9 +1,9 @@
 """What goes wrong with PostgreSQL, as errors of ours: definite or transient.
 
-By SQLSTATE (PostgreSQL manual, appendix A), and by what the statement was about: the words are in whatever language the
-server speaks (`lc_messages`). A failure to connect has no SQLSTATE, because libpq reports it before there is a session;
-those are transient unless the server named, in English, a reason that stays. Nor has what psycopg itself refuses, and
-that is no failure to connect.
+They are told apart by SQLSTATE (PostgreSQL manual, appendix A) and by what the statement was about: the words are in
+whatever language the server speaks (`lc_messages`). A failure to connect has no SQLSTATE, because libpq reports it
+before there is a session; it is transient unless the server named, in English, a reason that stays. What psycopg itself
+refuses has none either, and is no failure to connect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_TABLE: Final = "42P01"
 _NO_COLUMN: Final = "42703"
 _UNDEFINED: Final = "42704"
 NOT_THERE: Final = frozenset({_NO_TABLE, _NO_COLUMN, _UNDEFINED, "42883"})
-"""What a statement names is not there: a table, a column, a type or collation, an operator or function."""
+"""Something that a statement names is not there: a table, a column, a type or collation, an operator or function."""
 
 _TRANSIENT_CLASSES: Final = ("08", "57P", "40", "53")
 _TRANSIENT_STATES: Final = frozenset({"57014", "58000", "58030"})
@@ -73,7 +73,7 @@ _NOT_UTF8: Final = {
         "WIN1252, which takes any bytes"
     ),
 }
-"""What is told of a text that cannot be sent as UTF-8."""
+"""The words for a text that cannot be sent as UTF-8."""
 
 _TOO_LONG: Final = (
     "the server sends no more than a gigabyte at once, be it one row that is read or one change with the row before, "
@@ -109,7 +109,7 @@ _OF_THE_SETUP: Final = {
         "however many they are, and rows may be sorted, of which a smaller maxBytesPerTrigger makes a batch have fewer"
     ),
 }
-"""What is told of such an error, with the server's words in it where they are of no row."""
+"""The words for such an error, with the server's own in place of {} where those quote no row."""
 
 _WHERE_IT_LASTS: Final = {
     "53200": "; where it is shared memory, the server has no room for more locks, of which each session that reads a "
@@ -117,7 +117,7 @@ _WHERE_IT_LASTS: Final = {
     "max_locks_per_transaction = 512 and restart the server, or make numPartitions smaller",
     "40001": FOR_RECOVERY,
 }
-"""What to do about errors that mostly pass by themselves."""
+"""What to do about errors that mostly pass by themselves, where they do not."""
 
 _STATEMENT: Final = re.compile(r"(?<=query) '.*'(?=: )", re.DOTALL)
 _PRIMARY: Final = b"PG_DIAG_MESSAGE_PRIMARY"
@@ -138,7 +138,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Errors that share their SQLSTATE with others, by the server's routine and by its words in English."""
+    """Errors that share their SQLSTATE with others, told apart by the server's routine or by its words in English."""
 
     routine: str
     words: str
@@ -157,7 +157,7 @@ def about_anything(_: Failure) -> None:
 
 
 def about_snapshot(failure: Failure) -> BackfillError | None:
-    """For statements that need an exported snapshot. If it is gone the server says that the name is none of a snapshot,
+    """For statements that need an exported snapshot. If it is gone the server says that the name is not a snapshot's,
     that it does not exist (from version 17 on), or that its owner has gone.
     """
     if failure.state not in (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY):
@@ -174,9 +174,9 @@ def about_snapshot(failure: Failure) -> BackfillError | None:
 def about_slot(failure: Failure) -> BackfillError | None:
     """For statements that read a slot. One that was dropped does not exist; one that was invalidated cannot be read.
 
-    Up to version 17 it is an error as well if the publication did not exist when a change was made. A file of the log
-    is not there although the slot keeps it, where `pg_resetwal` or somebody has removed it; the slot stays, and as the
-    server takes it for sound, nobody but a person drops it before a stream goes on.
+    Up to version 17 it is also an error if the publication did not exist when a change was made. Where `pg_resetwal` or
+    somebody has removed a file of the log that the slot keeps, the slot stays; and because the server takes it for
+    sound, only a person can drop it so that a stream goes on.
     """
     if failure.state == _NO_FILE:
         return DatabaseSetupError(

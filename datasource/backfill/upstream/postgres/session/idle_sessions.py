@@ -11,17 +11,17 @@ from backfill.upstream.postgres.session.arrow_session import ArrowSession
 
 KEEP_SECONDS: Final = 30.0
 """How long an Arrow session is kept for the next batch, before it is closed: longer than an idle stream waits between
-two looks at its log (`epochs.LOOK_INTERVAL`), and most often than a reader does for the next batch to be planned."""
+two looks at its log (`epochs.reading.LOOK_INTERVAL`), and mostly longer than a reader waits for the next batch."""
 
 OLD_AFTER: Final = 3600.0
-"""Seconds after which an Arrow session is not kept any more: as long as it is there, the server keeps almost a kilobyte
-of each temporary table that was made in it, as a sink makes one for each batch.
+"""Seconds after which an Arrow session is not kept any more: as long as it lasts, the server keeps almost a kilobyte
+for each temporary table that was made in it, and a sink makes one for each batch.
 """
 
 
 class IdleSessions:
-    """Those of this process. Each is kept for whoever is equal to its owner, and closed when it has waited for long or
-    is old.
+    """The idle sessions of this process. Each is kept for whoever is equal to its owner, and closed when it has waited
+    for long or is old.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class IdleSessions:
         """The sessions of the process that this one was forked from: held, so that nothing closes them."""
 
     def take(self, owner: object) -> ArrowSession | None:
-        """The one that was used last: so those that fewer users do not need wait for long enough to be closed."""
+        """The owner's session that was used last, so that those which are not needed wait long enough to be closed."""
         with self._lock:
             for item in reversed(self._waiting):
                 _, whose, session = item

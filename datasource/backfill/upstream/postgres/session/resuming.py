@@ -1,4 +1,4 @@
-"""Reading on after a connection was lost, in place of beginning again."""
+"""Reading on after a connection was lost, instead of beginning again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from backfill.upstream.postgres.session.retries import RetryPolicy, Tries
 def resuming(
     attempt: Callable[[int], Iterator[pa.RecordBatch]], retries: RetryPolicy, *, same_again: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of an attempt; after a transient error, but not where the state itself is gone, those of another one,
-    which is told how many rows have been passed on and gives those behind them.
+    """The rows of an attempt; after a transient error, unless the state itself is gone, those of another attempt, which
+    is told how many rows have been passed on and gives those after them.
 
-    `same_again`: each attempt knows the same rows in the same order, however they are cut into batches. Without that
-    another one is made only while no row has been passed on.
+    `same_again`: each attempt finds the same rows in the same order, however they are cut into batches. Without that,
+    another attempt is made only while no row has been passed on.
     """
     passed_on = 0
     tries = Tries(retries)

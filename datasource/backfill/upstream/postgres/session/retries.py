@@ -47,7 +47,7 @@ class Tries:
         self.succeeded()
 
     def succeeded(self) -> None:
-        """What fails from now on has not failed before."""
+        """Starts counting anew: what fails from now on has not failed before."""
         self._began: float | None = None
         self._pause = self._policy.first
 

@@ -1,4 +1,4 @@
-"""Whether the server lets in as many sessions as a stream takes. A look in passing: others come and go."""
+"""Whether the server lets in as many sessions as a stream takes, at this moment: others come and go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backfill.upstream.postgres.session.connection import Session, one_row
 
 OF_DRIVER: Final = 3
 OF_READER: Final = 2
-"""Sessions while the table is read, at the most."""
+"""How many sessions the driver and each reader have while the table is read, at the most."""
 
 # The session that asks is gone when a stream begins. Superusers are held to max_connections alone.
 _LIMITS: Final = """
@@ -32,11 +32,11 @@ _LIMITS: Final = """
       AND r.rolname = SESSION_USER AND d.datname = pg_catalog.current_database()
     GROUP BY r.rolname, d.datname, r.rolconnlimit, r.rolsuper, r.oid, d.datconnlimit, d.oid
 """
-"""The role, the database, and for each limit how much it is and how many more sessions it lets in; null for any."""
+"""The role, the database, and for each limit its value and how many more sessions it lets in; null for any number."""
 
 
 def findings(session: Session, readers: int) -> Iterator[Finding]:
-    """What is too narrow for a stream with so many readers. None of it refuses one: sessions of others end."""
+    """The limits that are too narrow for a stream with so many readers. None refuses it: sessions of others may end."""
     role, database, *limits = one_row(session.execute(_LIMITS))
     role, database = map(quoted, (role, database))
     needed = OF_DRIVER + OF_READER * readers

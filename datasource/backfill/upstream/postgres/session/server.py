@@ -19,7 +19,7 @@ START_OVER_OR_GO_ON: Final = (
     f"Start over with {FRESH_START}, or start the query again with failOnDataLoss=false to go on without the changes "
     "that are lost"
 )
-"""What a stream can do about changes that are lost. It goes on without them from its beginning, not in the middle."""
+"""The advice for a stream that has lost changes. It can only be told to go on without them when it is started."""
 
 NO_WAY_ON: Final = (
     f"so there is nothing to go on from, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
@@ -79,7 +79,7 @@ def require_primary(server: ServerDescription) -> None:
 
 
 def require_countable(server: ServerDescription) -> None:
-    """Refuses a server whose log has come to where an LSN is no bigint any more: nobody writes that much, but
+    """Refuses a server whose log has come so far that an LSN does not fit into a bigint: nobody writes that much, but
     `pg_resetwal` puts the log anywhere.
     """
     if server.log_too_long:
@@ -91,8 +91,9 @@ def require_countable(server: ServerDescription) -> None:
 
 
 def require_primary_again(session: Session) -> None:
-    """The same for a further session of a stream, but tried again: a server may be a standby for a moment, while it is
-    restored or another one becomes the primary. The server says what it is when a session begins.
+    """As `require_primary`, for a further session of a stream, with an error that is tried again: a server may be a
+    standby for a moment, while it is restored or another one becomes the primary. It says what it is when a session
+    begins.
     """
     if session.info.parameter_status("in_hot_standby") == "on":
         raise ConnectionLostError(STANDBY)
@@ -110,8 +111,8 @@ def require_logical(server: ServerDescription) -> None:
 def require_lasting_snapshots(server: ServerDescription) -> None:
     """Refuses a server that removes rows which an exported snapshot still shows.
 
-    A session that has had the snapshot since gets an error. One that imports it later does not, because the server
-    takes the snapshot for a new one there: rows are missing without a word.
+    A session that has had the snapshot all the while gets an error. One that imports it later does not, because the
+    server takes it for a new snapshot there: rows are missing without a word.
     """
     if server.old_snapshots != "-1":
         raise DatabaseSetupError(
@@ -121,16 +122,16 @@ def require_lasting_snapshots(server: ServerDescription) -> None:
 
 
 def ask_log(session: Session) -> Asked:
-    """Asks what `require_log` goes by."""
+    """Asks for what `require_log` looks at."""
     return session.execute(_LOG)
 
 
 def require_log(asked: Asked, *, system: str, reached: Lsn) -> str:
     """The timeline of this primary; DataLossError unless its log is of `system` and comes as far as the LSN `reached`.
 
-    There is no going on without what is lost where it is not: in any other log a position means nothing, and in a
-    shorter one what is new would lie before it, and be left out as having been read. A server whose files were put back
-    as they were some time ago is on the same timeline; it is known by its log, for as long as that is shorter.
+    Otherwise the stream cannot even go on without what is lost: in another system's log a position means nothing, and
+    in a shorter log new changes would lie before it, and be left out as having been read. A server whose files were put
+    back as they were some time ago is on the same timeline; only its log tells, for as long as that is shorter.
     """
     found, timeline, end = one_row(asked)
     if found != system:
@@ -147,12 +148,12 @@ def require_log(asked: Asked, *, system: str, reached: Lsn) -> str:
 
 
 def require_log_of(session: ArrowSession, system: str, timeline: str) -> None:
-    """For a session of its own in which the log is read: raises OtherServerError where the server's is another one, and
+    """Checks the server of a session in which the log is read: raises OtherServerError where it has another log, and
     ConnectionLostError where it is a standby.
 
-    The other sessions do not say: a primary that stayed behind may be up again, and where url leads to it first, a new
-    session is one of it while those from before are with the server that took its place. A standby may have a slot of
-    this name, which from PostgreSQL 16 on can be read, and tells only what the standby has come to by then.
+    Other sessions may be on another server: a primary that stayed behind may be up again, and where url leads to it
+    first, a new session is on it while earlier ones are on the server that took its place. A standby may have a slot of
+    this name, which can be read from PostgreSQL 16 on, and tells only what the standby has come to by then.
     """
     if session.log_of == (system, timeline):
         return

@@ -34,7 +34,7 @@ class ControlSession:
         return self.retry(lambda: operation(self.current()))
 
     def retry(self, attempt: Callable[[], T]) -> T:
-        """The same for what opens other sessions too."""
+        """As `run`, for an attempt that opens other sessions too."""
         return self.retries.run(attempt, recover=self.close)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""What every session is set to: so that it reads a value as any other one does, and each side notices when the other
-is gone.
+"""What every session is set to, so that it reads values as every other session does, and each side notices when the
+other is gone.
 
 Most of it is in the connection string, so that a session begins with it; the rest is in its first statement.
 """
@@ -31,17 +31,17 @@ _SETTINGS: Final = {
     "default_transaction_deferrable": "off",
 }
 """What gives a value the same text in every session, whatever the role's or the database's own settings are, and lets
-it make a slot and a publication. A space is escaped, as libpq wants it.
+the session make a slot and a publication. A space is escaped, as libpq wants it.
 """
 
 _ARRIVED: Final = "backfill.settings"
-"""Set together with them, and asked for at once: a connection pooler may leave them all out without a word (PgBouncer
-with ignore_startup_parameters), and then values would have other texts.
+"""A setting that is made together with these, and asked for at once: a connection pooler may leave them all out without
+a word (PgBouncer with ignore_startup_parameters), and then values would have other texts.
 """
 
 MONETARY: Final = ("lc_monetary", "C")
-"""What gives amounts of money one text, set after a session has begun: so it can still be asked for the one that the
-database itself has (`money`).
+"""What gives amounts of money the same text. It is set after a session has begun, so that the database's own setting
+can still be asked for (`money`).
 """
 
 NETWORK: Final = {
@@ -53,8 +53,8 @@ NETWORK: Final = {
 }
 """When the server is given up, unless the url says otherwise; in seconds, the last one in milliseconds.
 
-A server that has vanished with its machine says nothing, and by itself a kernel looks after two hours. While something
-that was sent has not been received it does not look at all, and sends it again for a quarter of an hour.
+A server that has vanished with its machine says nothing, and by default a kernel checks after two hours. While data
+that was sent has not been acknowledged it does not check at all, and sends it again for a quarter of an hour.
 """
 
 _SERVER_KEEPALIVES: Final = {
@@ -62,7 +62,7 @@ _SERVER_KEEPALIVES: Final = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-"""The same for the server, which keeps the session and its snapshot of a driver that has vanished."""
+"""The same for the server, which would keep the session, and its snapshot, of a driver that has vanished."""
 
 _ANSWERS_TAKEN_AT_ONCE: Final = {"tcp_user_timeout": "60000"}
 """When the server gives up a client that does not acknowledge what it was sent, in milliseconds; not for a session
@@ -73,8 +73,8 @@ whose rows may wait (`where_rows_wait`).
 _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
 )
-# In the midst of a statement a server looks whether its client is there only where it is told to; it can be told to
-# where the platform can say so. Else a slot stays busy until all that a killed driver has asked for is decoded.
+# In the midst of a statement a server checks whether its client is there only where it is told to, which is possible
+# where the platform can tell. Else a slot stays busy until all that a killed driver has asked for is decoded.
 _LOOKING: Final = (
     "CASE WHEN pg_catalog.version() LIKE '%-linux-%' "
     "AND pg_catalog.current_setting('client_connection_check_interval') = '0' "
@@ -90,34 +90,34 @@ _READING: Final = (
     .as_string(None)
 )
 AGAIN: Final = f"SELECT {_READING}"
-"""For after a statement of the user's own, which may limit time and rights, and not change what is read."""
+"""Comes after a statement of the user's own, which may limit time and rights, but not change what is read."""
 
-# Once more what the connection string says, because libpq also sends PGTZ and PGDATESTYLE, which are taken before it.
+# Sets again what the connection string does, because libpq also sends PGTZ and PGDATESTYLE, which take precedence.
 FIRST: Final = (
     f"SELECT pg_catalog.current_setting('{_ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout, "
     f"{_READING}, {_LOOKING}"
 )
 _LET_GO: Final = "pg_catalog.octet_length(pg_catalog.repeat(pg_catalog.repeat(' ', 1000), 1000))"
-"""Has the server take a megabyte of memory, and give it back. glibc learns from it not to return that much to the
-kernel. Else it does so after each row that took more than 128 kB of memory, as it learns only from larger pieces, and
-gets it anew for the next one: tables of some hundred columns, or of values of some 10 kB, were sent two to six times
-as slowly.
+"""Has the server take a megabyte of memory, and give it back. glibc learns from that not to return so much to the
+kernel. Else it returns the memory of each row that took more than 128 kB, because it learns only from larger pieces,
+and gets it anew for the next row: tables of some hundred columns, or of values of some 10 kB, were sent two to six
+times as slowly.
 """
 
 FIRST_OF_BULK: Final = f"{FIRST}, pg_catalog.repeat(' ', 120000), {_LET_GO}"
 """The same where many rows are to be read. libpq takes from the socket what its buffer has room for, which is 16 kB
-until something larger arrives, and it keeps the larger one: a tenth of what a reader works went into system calls.
+until something larger arrives, and then keeps the larger buffer. Else a tenth of a reader's work is system calls.
 """
 
 
 def session_options(own: str) -> str:
-    """The parameter `options` of the connection string, with what a person has put there, who may set the rest."""
+    """The parameter `options` of the connection string; `own` is a person's, which may set all but `_SETTINGS`."""
     ours = {**_SETTINGS, _ARRIVED: "1"}
     return " ".join([_as_options(_ANSWERS_TAKEN_AT_ONCE), _as_options(_SERVER_KEEPALIVES), own, _as_options(ours)])
 
 
 def where_rows_wait(given: str) -> str:
-    """The same `options` for a session whose rows may rightly be taken by nobody for minutes, whatever the server's own
+    """The same `options` for a session whose rows may rightly wait for minutes to be taken, whatever the server's own
     patience is.
     """
     patient = _as_options(dict.fromkeys(_ANSWERS_TAKEN_AT_ONCE, "0"))
