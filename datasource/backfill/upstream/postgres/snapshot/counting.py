@@ -1,6 +1,7 @@
-"""How many rows key ranges have, and where a range has had so many: the statements of one session.
+"""How many rows key ranges have, and at which key a range has had so many: the statements of one session.
 
-One after the other, by the index of the keys; or several by one bitmap, where `plans.better_by_bitmap` says so.
+Ranges are counted one after the other, by the index of the keys; or several by one bitmap, where
+`plans.better_by_bitmap` says so.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from backfill.upstream.postgres.snapshot.plans import BITMAPS_ONLY, INDEX_PLANS_
 from backfill.upstream.postgres.tables.ranges import Form, KeyedTable, form
 
 RANGES_AT_ONCE: Final = 32
-"""How many ranges one bitmap is of. With fewer the pages are read more often, and each row is compared with the ends of
-all: that of texts takes long.
+"""How many ranges one bitmap is of. With fewer, pages are read more often; with more, each row is compared with more
+ends, and comparing texts takes long.
 """
 
 _MOST: Final = (1 << 63) - 1
@@ -26,7 +27,7 @@ _MOST: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counts in a session's transaction; it sends statements together, so that distance does not add up."""
+    """Counts in a session's transaction; it sends statements together, so that round trips do not add up."""
 
     session: Session
     table: KeyedTable
@@ -51,8 +52,8 @@ class Counting:
         )
 
     def _by_bitmaps(self, requests: Mapping[int, Measure]) -> dict[int, int]:
-        """How many rows each has. A range is left out where its group had more rows than were looked at, unless its own
-        count is beyond its limit already: then that may be too low, and is enough.
+        """How many rows each range has. One is left out where its group had more rows than were looked at, unless its
+        own count is beyond its limit already: that may be too low, but is enough.
         """
         self.session.execute(BITMAPS_ONLY)
         places = list(requests)
@@ -73,7 +74,7 @@ class Counting:
         return found
 
     def _by_index(self, requests: Mapping[int, Measure]) -> dict[int, int]:
-        """How many rows each has, up to one more than its limit: that tells of more."""
+        """How many rows each range has, up to one more than its limit: that many stand for more."""
         if not requests:
             return {}
         self.session.execute(INDEX_PLANS_ONLY)
@@ -92,7 +93,10 @@ class Counting:
         return self.table.counts([request.range for request in requests], most, self.only)
 
     def _last(self, request: Measure) -> sql.Composed:
-        """Only the last key is turned into texts: doing so for each row passed over costs more than passing over it."""
+        """A query for the last key within the limit.
+
+        Only that is turned into texts: doing so for each row passed over costs more than passing over it.
+        """
         rows = self.table.select(self.table.key_columns, request.range, self.only)
         return sql.SQL("SELECT {} FROM ({} ORDER BY {} LIMIT 1 OFFSET {}) AS r({})").format(
             self.table.alias_texts,

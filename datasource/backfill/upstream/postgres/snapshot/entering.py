@@ -1,4 +1,4 @@
-"""Transactions in which the table is read: in the state of an exported snapshot, or in that of now.
+"""Transactions in which the table is read: in the state of an exported snapshot, or in the present one.
 
 TRUNCATE and rewriting ALTERs are not MVCC-safe (PostgreSQL manual, "Concurrency Control", "Caveats"): after one of
 them the table looks empty in an earlier snapshot. A lock held from before the snapshot to the end of the last chunk
@@ -8,9 +8,9 @@ the table on its own, as every SELECT does, for as long as it looks at it, and m
 they were before the snapshot was taken, and the columns still have the names that they had. The token of a snapshot
 says where the rows are.
 
-The server names snapshots by its processes' numbers and counts their transactions, both anew after a restart: the name
-of one that went with the server may be that of another one by then, which a reader that tries again would take for its
-own. So the token says as well which transactions the snapshot sees.
+The server names snapshots by the numbers of its processes and of their transactions, which both begin anew after a
+restart: then another snapshot may have the name of one that went with the server, and a reader that tries again would
+take it for its own. So the token also says which transactions the snapshot sees.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _look(cursor: Cursor, table: KeyedTable, *further: sql.Composable) -> tuple[
 def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
     """For a session that has locked the table and is in the snapshot of the token's name.
 
-    Raises SnapshotGoneError unless that is the token's, and the rows are where they were when it was taken.
+    Raises SnapshotGoneError unless that is the token's snapshot, and the rows are where they were when it was taken.
     """
     files, seen = _look(cursor, table, _SEEN)
     if seen != token.seen:
@@ -109,7 +109,7 @@ def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
 
 
 def enter(session: ArrowSession, table: KeyedTable, ranges: Sequence[KeyRange]) -> None:
-    """Begins a transaction in the state of now, and locks the table until its end, which is to be `LEAVE`.
+    """Begins a transaction in the present state, and locks the table until its end, which is to be `LEAVE`.
 
     Raises TableLockedError where somebody else has it locked for longer than a moment, SchemaChangedError where its
     columns have other names, or where statements that ask for these ranges would pass over rows or give some twice.
@@ -123,9 +123,9 @@ def enter(session: ArrowSession, table: KeyedTable, ranges: Sequence[KeyRange]) 
 
 
 def enter_pinned(cursor: Cursor, carry_out: Callable[[str], object], table: KeyedTable, token: str) -> None:
-    """The same in the state of this token; SnapshotGoneError where that has been released.
+    """As `enter`, in the state of this token; SnapshotGoneError where that has been released.
 
-    `carry_out` has the cursor's session carry out several statements at once.
+    `carry_out` executes several statements at once in the cursor's session.
     """
     pinned = Token.parse(token)
     shown = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(pinned.name)).as_string(None)
@@ -143,11 +143,11 @@ def _lock(table: KeyedTable) -> str:
 
 
 def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:
-    """Raises SchemaChangedError where columns that are read are defined otherwise by now, so that the table was written
-    anew with other values: the stream would not see it any more once it has started again.
+    """Raises SchemaChangedError where columns that are read were redefined, so that the table was written anew with
+    other values: a stream that is started again would not notice.
     """
     cursor.execute("ROLLBACK")  # The catalog of an earlier state has the earlier definitions.
-    cursor.execute(locks.IN_SESSION)  # Which ends with the error that follows in any case.
+    cursor.execute(locks.IN_SESSION)  # An error follows in any case, and the session ends with it.
     oid = sql.SQL("pg_catalog.to_regclass({})").format(sql.Literal(table.name.quoted()))
     cursor.execute(sql.SQL("SELECT ({})::text").format(DEFINITIONS.format(oid)).as_string(None))
     (found,) = cursor.fetchone()
@@ -155,7 +155,9 @@ def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:
 
 
 def require_same_files(before: str, now: str) -> None:
-    """For a transaction that has locked the table since: whether its snapshot, taken in between, can be read."""
+    """Raises TransientError unless rows are `now` in the files of `before`, so that a snapshot taken in between can be
+    read, in a transaction that has locked the table since.
+    """
     if not Files.parse(now).are_those_of(Files.parse(before)):
         raise TransientError(
             "the table was truncated or written anew, or a partition of it, each time its state was taken. Start the "

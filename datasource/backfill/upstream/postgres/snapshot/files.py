@@ -1,10 +1,10 @@
 """Which files hold the rows of a table, and whether what a snapshot sees of them is still all there.
 
 TRUNCATE and rewriting ALTERs put other files in the place of a table's, and an older snapshot then sees no row in
-them. Of partitions the server knows only those of now: rows of one that was detached are not read any more, and rows of
-one that was attached are, although the table did not have them. So are rows that came into another file by COPY with
-FREEZE. What is empty does no harm: partitions for the days to come are made, and those that nobody needed are dropped,
-at any time.
+them. The server knows only the present partitions: rows of one that was detached are not read any more, and rows of one
+that was attached are, although the table did not have them. So are rows that came into another file by COPY with
+FREEZE. Empty ones do no harm: partitions for the days to come are made, and those that nobody needed are dropped, at
+any time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def files_of(table: QualifiedName) -> sql.Composed:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The tables that hold rows, by OID, each with its file."""
+    """The tables that may hold rows, by OID, each with its file; `empty` are those whose files are empty."""
 
     held: Mapping[str, str]
     empty: frozenset[str]
@@ -49,7 +49,7 @@ class Files:
         return not come and not gone and all(self.held[oid] == before.held[oid] for oid in both)
 
     def hold_rows_of(self, then: Files) -> bool:
-        """Whether all rows that there were `then` are there, and none in a file that was not."""
+        """Whether all rows that were there `then` still are, and none is in a file that was not there."""
         gone = [oid for oid in then.held.keys() - then.empty if self.held.get(oid) != then.held[oid]]
         come = [oid for oid in self.held.keys() - self.empty if self.held[oid] != then.held.get(oid)]
         return not gone and not come

@@ -60,7 +60,7 @@ def cut(
 
 
 def _sample(size: StoredSize, vnodes: int, *, thinned: bool) -> tuple[sql.Composable, sql.Composable]:
-    """What stands after the table to read some of its pages, and the condition that chooses rows among theirs."""
+    """The clause after the table's name that reads some of its pages, and the condition that chooses rows of these."""
     share = vnodes * PAGES_PER_VNODE / size.pages
     sampled: sql.Composable = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))
     if share >= 0.5:
@@ -83,8 +83,8 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
             after = None if first is None else session.execute(_last_before(table, first)).fetchone()
             upto = None if last is None else one_row(session.execute(_canonical(table, last)))
     except (psycopg.DataError, psycopg.errors.CheckViolation, psycopg.errors.SyntaxError) as error:
-        # The last is what some types' own input says of a text, as ltree's.
-        kind = error.diag.sqlstate or NOT_IN_ENCODING  # As the server would say of a NUL, which psycopg refuses itself.
+        # SyntaxError is what the input of some types raises, as ltree's.
+        kind = error.diag.sqlstate or NOT_IN_ENCODING  # What the server would say of a NUL, which psycopg refuses.
         names = ", ".join(f"{item.column.name} {item.column.declared}" for item in table.key)
         raise KeyTextError(f"a value is not one of the table's key ({names}; {kind})") from None
     return KeyRange(after, upto)
@@ -102,7 +102,7 @@ def _canonical(table: KeyedTable, key: Key) -> sql.Composed:
 
 
 def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
-    """For each key whether it lies in `coverage`, decided by the database: for keys whose order only it knows."""
+    """For each key, whether it lies in `coverage`, as the database says: for keys whose order only it knows."""
     if not coverage:
         return pa.repeat(pa.scalar(False, pa.bool_()), keys.num_rows)
     # The keys become Python strings here, because only the database can compare them: one statement for a batch of
@@ -125,12 +125,12 @@ def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatc
 def _in_any(table: KeyedTable, coverage: Coverage, values: Sequence[sql.Composable]) -> sql.Composable:
     """The condition that the key made of these values lies in `coverage`, which may have a range for each reader.
 
-    Its place among their ends is searched for in halves, so that twice as many ranges take one comparison more.
+    The key's place among their ends is searched for in halves, so that twice as many ranges take one comparison more.
     """
     ends = [end for item in coverage for end in (item.after, item.upto) if end is not None]
 
     def passed(fewest: int, most: int) -> sql.Composable:
-        """The same for a key behind so many of the ends: each of them leads into a range or out of it."""
+        """The condition for a key behind `fewest` to `most` of the ends: each end leads into a range or out of it."""
         if fewest == most:
             return sql.SQL("true" if most % 2 == (coverage[0].after is not None) else "false")
         middle = (fewest + most) // 2

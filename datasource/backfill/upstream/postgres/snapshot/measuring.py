@@ -26,7 +26,7 @@ ROWS_PER_SESSION: Final = 200_000
 """Another session is worth opening only for so many rows: fewer are counted faster than it opens."""
 
 MOST_SESSIONS: Final = 8
-"""Many a server allows a hundred in all, and they are opened at once."""
+"""Many servers allow a hundred sessions in all, and these are opened at once."""
 
 CANCEL_INTERVAL: Final = 0.1
 CANCEL_PATIENCE: Final = 1.0
@@ -39,14 +39,14 @@ class Measuring:
     exporter: ExportingSession
     state: Exported
     only: str
-    """The rows for which this condition holds are those that are read."""
+    """A condition: the rows for which it holds are read, and so counted. Empty for all."""
 
     readers: int
 
     def _sessions(self, requests: Sequence[Measure], table_rows: int) -> int:
-        """How many sessions are worth it."""
+        """How many sessions are worth counting in."""
         rows = min(table_rows, sum(request.limit for request in requests))
-        # What one bitmap can tell is not asked of several: they would look at the same pages.
+        # Ranges that one bitmap can count are not spread over several: these would look at the same pages.
         parts = -(-len(requests) // RANGES_AT_ONCE) if self.state.count_by_bitmap else len(requests)
         return max(1, min(self.readers + 1, MOST_SESSIONS, parts, rows // ROWS_PER_SESSION))
 
@@ -95,9 +95,10 @@ class Measuring:
 
 
 def _cancel(counting: Sequence[Session], others: Sequence[Future[tuple[Extent, ...]]]) -> None:
-    """Ends what these sessions count, until the other threads have ended, of which some may still be connecting.
+    """Cancels what these sessions count, until the other threads have ended: some may still be connecting.
 
-    A query that is stopped in the midst of it would wait for them, and one that ends leaves its own to the server.
+    Else a query that is stopped in the midst of it would wait for them, and one that ends would leave its own statement
+    to the server.
     """
     while True:
         for session in list(counting):

@@ -1,7 +1,7 @@
 """Whether statements that were made for a table as it was would pass over rows of it as it is now, or give some twice.
 
-Spark keeps what a read was planned as for as long as the DataFrame or the temporary view, and the statements go by the
-table's name alone: there may be another one of that name by then, or the same one in another shape.
+Spark keeps the plan of a read for as long as the DataFrame or the temporary view, and the statements go by the table's
+name alone: by then another table may have that name, or the same one have another shape.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NULLABLE: Final = sql.SQL(
 
 
 def shape_of(table: KeyedTable, ranges: Sequence[KeyRange]) -> tuple[sql.Composable, ...]:
-    """Expressions of what `require_all_found` wants to know: where the table's rows are, which of its key's columns may
-    be null, and whether each of the ranges still ends where it did, behind its beginning.
+    """Expressions for what `require_all_found` wants to know: where the table's rows are, which columns of its key may
+    be null, and whether each of the ranges still ends behind its beginning.
     """
     name = sql.Literal(table.name.quoted())
     where = _WHERE_ROWS_ARE.format(
@@ -54,7 +54,7 @@ def require_all_found(
 ) -> None:
     """Raises SchemaChangedError where statements that ask for these ranges would pass over rows, or give some twice.
 
-    `where` is None for a table that the transaction does not see: of that it sees no row either.
+    `where` is None for a table that the transaction does not see: then it sees no row of it either.
     """
     name = table.name.quoted()
     if where not in (_IN_PARTITIONS if table.partitioned else _IN_ITSELF, None):

@@ -1,15 +1,16 @@
 """How the server is to plan the statements that read the table: settings for a transaction, until it ends.
 
-An index leads from key to key, and where the rows lie in the table as their keys do, that reads its pages one after the
-other. Where they lie in another order, as with random uuids, each row is a page of its own, and each of these pages is
-read as often as it has rows. A bitmap scan reads every page once, in the order of the pages, some ahead, and leaves the
-rows to be sorted. Of a table of 8 million rows in the system's memory, 1 million in key order took the server 1.4 s by
-that instead of 4.8 s, and 250,000 of them from the disk 2.6 s instead of 35 s.
+An index leads from key to key. Where the rows lie in the order of their keys, that reads the table's pages one after
+the other. Where they lie in another order, as with random uuids, each row takes a page of its own, and each of these
+pages is read as often as it has rows. A bitmap scan reads every page once, in the order of the pages, some ahead, and
+leaves the rows to be sorted. Of a table of 8 million rows in the system's memory, 1 million in key order took the
+server 1.4 s by a bitmap instead of 4.8 s, and 250,000 of them from the disk 2.6 s instead of 35 s.
 
-Which order rows lie in is known for each column by itself (`correlation` in `pg_stats`), and the planner goes by the
-first of the key. All rows of one tenant lie in the order of their tenants, though: with random uuids behind that, half
-a million of 4 million rows took 11 s by the index, which the planner took for cheaper, and 1.7 s by a bitmap. So what
-it is told of the cost of a page makes up for that column where many pages of rows have one value of it.
+In which order rows lie is known for each column by itself (`correlation` in `pg_stats`), and the planner goes by the
+first column of the key. But rows that lie in the order of their tenants may be in any order within one: with random
+uuids as the second column, half a million of 4 million rows took 11 s by the index, which the planner took for cheaper,
+and 1.7 s by a bitmap. So the cost of a page that it is told makes up for the first column's correlation, where many
+pages of rows have the same value in that column.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from psycopg import sql
 from backfill.upstream.postgres.tables.ranges import KeyedTable
 
 SORT_MEMORY: Final = "64MB"
-"""For a reader's bitmap and its sort. A sort that takes more goes to the server's disk; 256 MB were no faster."""
+"""Memory for a reader's bitmap and its sort. A sort that takes more goes to the server's disk; 256 MB was no faster."""
 
 LEAST_TEMP_FILES: Final = 4 << 30
 """Under a lower `temp_file_limit` nothing is sorted. A batch is 1 GB unless `maxBytesPerTrigger` says otherwise."""
@@ -30,11 +31,11 @@ READ_AHEAD: Final = 16
 """How many pages of a bitmap are asked for ahead: the default of version 18. Up to 17 it was 1."""
 
 SCATTERED: Final = 0.7
-"""A correlation below this, up or down, is that of rows which lie in another order than their keys."""
+"""Rows with a correlation below this, up or down, are taken to lie in another order than their keys."""
 
 PAGES_ALIKE: Final = 1000
-"""Rows that begin with the same value are this many pages or more where the order of the next column matters: fewer
-stay in the server's memory while they are read.
+"""The order of a further column matters where rows that are alike in those before it fill so many pages: fewer stay in
+the server's memory while they are read.
 """
 
 PAGES_LOOKED_AT: Final = 4
@@ -42,7 +43,7 @@ PAGES_LOOKED_AT: Final = 4
 
 
 def _set(**settings: str) -> str:
-    """The statement that sets these to SQL expressions."""
+    """The statement that gives each of these settings the value of its SQL expression."""
     calls = [f"pg_catalog.set_config('{name}', {value}, true)" for name, value in settings.items()]
     return f"SELECT {', '.join(calls)}"
 
@@ -80,19 +81,19 @@ IN_ONE_PROCESS: Final = _set(**_ALONE)
 """For a transaction that reads ranges in any order: several readers share the work already."""
 
 EACH_BY_INDEX: Final = _set(**_ALONE, enable_seqscan=_OFF, enable_hashjoin=_OFF, enable_mergejoin=_OFF)
-"""For one that looks up rows by their keys in a partitioned table. The planner takes each for looked for in all of its
-partitions, though it is in one, and would rather read all of them.
+"""For a transaction that looks up rows by their keys in a partitioned table. The planner expects each key to be looked
+for in all partitions, though it is in one, and would rather read all of them.
 """
 
 INDEX_PLANS_ONLY: Final = _set(**_BY_INDEX)
-"""For one that looks at keys in their order."""
+"""For a transaction that looks at keys in their order."""
 
 _PAGE_COST: Final = "'4'"
 
 BITMAPS_ONLY: Final = _set(
     **{**_OR_BITMAP, "random_page_cost": _PAGE_COST, "enable_indexscan": _OFF, "enable_indexonlyscan": _OFF}
 )
-"""For one that counts rows where `better_by_bitmap` says so."""
+"""For a transaction that counts rows where `better_by_bitmap` says so."""
 
 _NO_INDEX_ALONE: Final = _set(**{**_OR_BITMAP, "enable_indexonlyscan": _OFF})
 
@@ -102,25 +103,25 @@ _IN_KEY_ORDER: Final = _set(
 
 
 def no_index_alone(table: KeyedTable) -> sql.Composed:
-    """For one that looks at keys in their order where `better_by_bitmap` says so."""
+    """For a transaction that looks at keys in their order where `better_by_bitmap` says so."""
     return sql.SQL(_NO_INDEX_ALONE).format(page_cost=_page_cost(table))
 
 
 def in_key_order(table: KeyedTable) -> sql.Composed:
-    """For one that reads rows in the order of their keys: by the index of those, or by a bitmap and sorted.
+    """For a transaction that reads rows in the order of their keys: by the keys' index, or by a bitmap and a sort.
 
-    The planner decides, by how the order of the keys goes along with that of the rows (`correlation` in `pg_stats`).
+    The planner decides, by how close the order of the rows is to that of the keys (`correlation` in `pg_stats`).
     """
     return sql.SQL(_IN_KEY_ORDER).format(page_cost=_page_cost(table), served=_served_by_no_other_index(table))
 
 
 def better_by_bitmap(table: KeyedTable) -> sql.Composed:
-    """A query for whether it takes bitmaps to count rows fast: their order is not that of their keys, and many lie on
-    pages of which the server does not know whether everybody sees them.
+    """A query for whether only bitmaps count rows fast: the rows do not lie in the order of their keys, and many are on
+    pages that may hold rows which not everybody sees.
 
-    The index alone tells how many there are while the table's pages are marked as seen by all. A row on a page that was
-    written since the last VACUUM is looked at: where rows lie in another order than their keys, each on a page of its
-    own. The planner does not know which pages were written since, so the server's statistics decide.
+    The index alone tells how many rows there are while the table's pages are marked as seen by all. A row on a page
+    that was written since the last VACUUM has to be looked at: where rows lie in another order than their keys, each on
+    a page of its own. The planner does not know which pages were written since, so the server's statistics decide.
     """
     return sql.SQL(
         "SELECT {served} AND coalesce({scattered}, false) AND EXISTS (SELECT FROM pg_catalog.pg_class AS c "
@@ -139,11 +140,11 @@ def better_by_bitmap(table: KeyedTable) -> sql.Composed:
 
 
 def _page_cost(table: KeyedTable) -> sql.Composable:
-    """The setting `random_page_cost`: with more than one column in the key, as if the first had no correlation, where
-    that of another column says more of how the rows lie.
+    """The setting `random_page_cost`: with several columns in the key, it makes up for the correlation of the first one
+    where that of another column says more about how the rows lie.
 
-    Of the correlation of the first of several columns the planner takes three quarters, and takes an index scan to cost
-    less by the square of that.
+    With several columns the planner takes three quarters of the first one's correlation, and takes an index scan to
+    cost less by the square of that.
     """
     if table.partitioned or len(table.key) == 1:
         return sql.SQL(_PAGE_COST)
@@ -157,11 +158,11 @@ def _page_cost(table: KeyedTable) -> sql.Composable:
 
 
 def _of_orders(table: KeyedTable, answer: LiteralString) -> sql.Composed:
-    """An aggregate over the key's columns, of each of which is known: its `place`; its `correlation`, up or down;
-    whether the rows are `scattered` by it; and whether rows that are `alike` in the columns before it may be many
-    pages, unless it is the first.
+    """An aggregate over the key's columns. Each has its `place`; its `correlation`, without sign; whether the rows are
+    `scattered` by it; and, except the first, whether rows that are `alike` in the columns before it may fill many
+    pages.
 
-    How many rows have the same values in several columns is not known; not more than in one of them.
+    How many rows have the same values in several columns is not known; at most as many as in any one of them.
     """
     return sql.SQL(
         f"(SELECT {answer} FROM (SELECT n.place, pg_catalog.abs(s.correlation)::float8 AS correlation, "
@@ -188,15 +189,15 @@ def _of_orders(table: KeyedTable, answer: LiteralString) -> sql.Composed:
 def _served_by_no_other_index(table: KeyedTable) -> sql.Composable:
     """The condition that a bitmap of a range can be made of nothing but an index that begins with the whole key.
 
-    The planner prefers one of the first column alone, because it is smaller, and then looks at all rows of a tenant to
-    read some of them. It also prefers a BRIN or GIN index that has a column of the key at any place, and then looks at
-    all rows of the table. Partitions have indexes of their own, which are not looked at.
+    The planner prefers an index of the first column alone, because it is smaller, and then looks at all rows of a
+    tenant to read some of them. It also prefers a BRIN or GIN index that has a column of the key at any place, and then
+    looks at all rows of the table. Partitions have indexes of their own, which are not looked at here.
     """
     if table.partitioned and len(table.key) > 1:
         return sql.SQL("false")
     return sql.SQL(
         "(SELECT pg_catalog.bool_and(CASE WHEN m.amname IN ('btree', 'hash') THEN i.indkey[0] <> k.numbers[1] "
-        # What an index only includes leads nowhere in it.
+        # Columns that an index only INCLUDEs lead nowhere in it.
         "OR i.indnkeyatts > {last} AND (i.indkey::int2[])[0:{last}] OPERATOR(pg_catalog.=) k.numbers "
         "ELSE NOT i.indkey::int2[] OPERATOR(pg_catalog.&&) k.numbers END) "
         "FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS x ON x.oid = i.indexrelid "

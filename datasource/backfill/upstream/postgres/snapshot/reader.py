@@ -45,8 +45,8 @@ class _Left:
     passed_on: int = 0
 
     def read(self, session: ArrowSession) -> Iterator[pa.RecordBatch]:
-        """Their rows. Those that were passed on are left to the server, and not sent again: on a line that does not
-        last for all of them, reading would never come to an end.
+        """The rows of the statements. The server skips those that were passed on, and does not send them again: else
+        reading would never come to an end on a connection that does not last for all of them.
         """
         while self.statements:
             behind = sql.SQL(" OFFSET {}").format(sql.Literal(self.passed_on)) if self.passed_on else sql.SQL("")
@@ -71,18 +71,18 @@ class PostgresSnapshotReader:
     columns: tuple[MappedColumn, ...]
     retries: RetryPolicy
     filter: str
-    """A condition on the rows, where they are of no pinned state."""
+    """A condition on the rows of `scan`, which are of no pinned state."""
 
     snapshot_filter: str
-    """The same for those of a pinned state, by which they were counted when the batch was planned."""
+    """The same for the rows of `read`, by which they were counted when the batch was planned."""
 
     def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         settings = in_key_order(self.table).as_string(None)
         return self._pinned(token, settings, [self._in_order(item) for item in ranges])
 
     def scan(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        # In no order, which would lead the server all over a table whose rows lie in another one than that of their
-        # keys. A filter may have an index of its own.
+        # In no order: that of the keys would lead the server all over a table whose rows lie in another one. A filter
+        # may have an index of its own.
         settings = "" if self.filter else IN_ONE_PROCESS
         statements = [self.table.select(self._selected, item, self.filter) for item in ranges]
         begin = partial(enter, table=self.table, ranges=ranges)
@@ -104,7 +104,7 @@ class PostgresSnapshotReader:
         return sql.SQL("{} ORDER BY {}").format(rows, self.table.order)
 
     def _with_keys(self, keys: pa.RecordBatch) -> sql.Composable:
-        # Python's strings, because they are literals of the statement: of the few keys whose values the log left out.
+        # As Python's strings, because they become literals; they are few, of rows whose values the log left out.
         texts = [encode_text(column).to_pylist() for column in keys.columns]
         # Sorted, because the server may find them by another plan when it is asked again after a lost connection.
         return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {}").format(
@@ -125,7 +125,7 @@ class PostgresSnapshotReader:
 
         def attempt(passed_on: int) -> Iterator[pa.RecordBatch]:
             nonlocal left
-            if not passed_on:  # In a state of now there may be rows by then where there were none.
+            if not passed_on:  # In a present state there may be rows by now where there were none.
                 left = _Left(list(statements))
             return self._once(begin, settings, left)
 
