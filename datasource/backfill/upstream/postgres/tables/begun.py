@@ -1,4 +1,4 @@
-"""How the table was when a stream of it began: what its positions go by."""
+"""How the table was when a stream of it began: what the stream's positions depend on."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LOST_TRACK: Final = f"what has been read cannot be told from what has not. Make
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Which table it was, and the order of its key, which may be noted anew once nothing goes by the one before."""
+    """Which table it was, and the order of its key; a new order may be noted once nothing depends on the old one."""
 
     collations: str
-    """Which collations the key is in the order of, where it has any. A bookmark without it says that it has none."""
+    """The collations that the key is ordered by, where it has any. A bookmark without this says that it has none."""
 
     order: str
     """How the key's index sorts; see `Table.order`."""
@@ -36,14 +36,14 @@ class Begun:
     """The table's OID. `stateDir` has it as well, and may be lost."""
 
     types: str = ""
-    """See `Table.types`, when the stream was started last. Nothing if that was by an earlier release."""
+    """See `Table.types`, when the stream was started last. Empty if that was by an earlier release."""
 
     filter_columns: str = ""
-    """See `Table.filter_columns`. Nothing where all rows are read, or that is not known."""
+    """See `Table.filter_columns`. Empty where all rows are read, or that is not known."""
 
     kept: str = ""
     """The `Table.value_columns` of which last rows are kept, as the columns were when the stream was started last;
-    nothing where none are kept, or were by an earlier release.
+    empty where none are kept, or were by an earlier release.
     """
 
     partitions: str = ""
@@ -51,7 +51,7 @@ class Begun:
 
     @classmethod
     def with_table(cls, table: Table) -> Begun:
-        """For a stream that begins now."""
+        """How the table is for a stream that begins now."""
         return cls(
             collations=table.collations,
             order=table.order,
@@ -65,7 +65,7 @@ class Begun:
 
     @classmethod
     def of(cls, bookmark: Bookmark) -> Begun:
-        """What `names` said."""
+        """What a bookmark made of `names` says."""
         return cls(
             collations=dict(bookmark).get("collations", ""),
             order=noted(bookmark, "order"),
@@ -115,9 +115,9 @@ class Begun:
         return replace(self, collations=table.collations, order=table.order, key_types=table.key_types)
 
     def keeping(self, table: Table) -> Begun:
-        """The same where last rows are kept. Raises where these have values of other columns than there are now.
+        """The same, noting of which columns last rows are kept. Raises where kept rows have values of other columns.
 
-        Columns may have come at the end, or be left out there: whether they can be is for the last rows to say.
+        Columns may have come at the end, or be left out there: whether the last rows allow that is not checked here.
         """
         before, now = (item.split(", ") for item in (self.kept, table.value_columns))
         if self.kept and any(one != other for one, other in zip(before, now, strict=False)):
@@ -140,7 +140,7 @@ class Begun:
             )
 
     def require_same_key(self, table: Table) -> None:
-        """Raises where the key is of other columns, in whatever order and of whatever types."""
+        """Raises where the key is of other columns, whatever their order and types."""
         if _numbers(self.key_types) != _numbers(table.key_types):
             raise SchemaChangedError(
                 f"the key of {table.description.name.quoted()} is of other columns than when the stream began (their "
@@ -191,7 +191,7 @@ class Begun:
         )
 
     def added(self, table: Table) -> tuple[str, ...]:
-        """The columns that are carried and were added since."""
+        """The columns that are carried and were added since the stream began."""
         return tuple(column.name for column in table.columns if column.attnum > self.last_column)
 
 
@@ -205,9 +205,9 @@ def _numbers(key_types: str) -> set[str]:
 
 
 def _has_same_values(before: str, now: str) -> bool:
-    """Of two definitions of a column, each as in `Table.types`; see `columns.require_as_described`.
+    """Whether a column has the same values by two definitions, as in `Table.types`; see `columns.require_as_described`.
 
-    An earlier release noted no room for a varchar, but -1.
+    An earlier release noted -1 for a varchar without a length, and not its `room`.
     """
     (type_before, room_before, *computed_before), (type_now, room_now, *computed_now) = before.split(), now.split()
     same_type = type_before == type_now and keeps_values(int(type_now), int(room_before), int(room_now))

@@ -1,6 +1,6 @@
 """What PostgreSQL's catalog says of the table to stream; a table that cannot be streamed is refused by name.
 
-Read in several queries: whoever needs them to agree with each other runs them in one REPEATABLE READ transaction.
+It is read in several queries: whoever needs them to agree with each other runs them in one REPEATABLE READ transaction.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _COLUMNS: Final = f"""
     ORDER BY a.attnum
 """
 
-# pg_database.datlocprovider came with version 15; before, every default collation was libc's. Of the built-in
-# provider all collations compare code points, which in UTF-8 is byte order; of libc only C and POSIX are sure to:
-# C.UTF-8 is what the operating system makes of it.
+# pg_database.datlocprovider came with version 15; before, every default collation was libc's. All collations of the
+# built-in provider compare code points, which in UTF-8 is byte order; of libc's only C and POSIX are sure to: C.UTF-8
+# is what the operating system makes of it.
 _COLLATIONS: Final = """
     SELECT c.oid::int8 AS oid, n.nspname AS schema, c.collname AS name,
            pg_catalog.current_setting('server_encoding') = 'UTF8' AND (

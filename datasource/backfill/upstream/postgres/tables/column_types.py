@@ -13,7 +13,7 @@ from backfill.upstream.postgres.session.connection import Session
 
 # The polymorphic types an output function may be declared with: record, anyarray, anyenum, anyrange, anymultirange.
 _POLYMORPHIC: Final = frozenset({2249, 2277, 3500, 3831, 4537})
-_ARRAY_OUT: Final = 751  # what arrays proper have and int2vector and oidvector have not: the text of an array literal
+_ARRAY_OUT: Final = 751  # the output function of arrays proper, but not of int2vector and oidvector: array literals
 
 _TYPES: Final = """
     SELECT t.oid::int8 AS oid, n.nspname AS schema, t.typname AS name, t.typtype::text AS kind,
@@ -90,6 +90,6 @@ def resolve(types: Mapping[int, TypeRow], oid: int, typmod: int) -> TypeDescript
 
 def _callable_output(row: TypeRow) -> QualifiedName | None:
     # Some types borrow the output function of another one (refcursor that of text), to which SQL may know no cast.
-    # And that of an extension asks for rights, to its schema and itself, which reading the column does not.
+    # And an extension's takes rights, to its schema and to itself, which reading the column does not.
     own = row.output_takes == row.oid or row.output_takes in _POLYMORPHIC
     return QualifiedName(row.output_schema, row.output_name) if own and row.output_schema == "pg_catalog" else None

@@ -22,7 +22,7 @@ _UNLIMITED: Final = (1 << 31) - 1
 
 Columns: TypeAlias = Sequence[ColumnDescription]
 Definitions: TypeAlias = Mapping[str, Sequence[Any]]
-"""What DEFINITIONS gives: by the column's name its number, type's OID, type modifier and digest of its expression."""
+"""What DEFINITIONS gives: by the column's name, its number, type's OID, type modifier and digest of its expression."""
 
 DEFINITIONS: Final = sql.SQL(
     "coalesce((SELECT pg_catalog.jsonb_object_agg(attname, pg_catalog.jsonb_build_array("
@@ -60,10 +60,10 @@ def require_there(table: QualifiedName, columns: Columns, now: Definitions) -> N
 
 
 def require_as_described(table: QualifiedName, columns: Columns, now: Definitions, *, all_read: bool = True) -> None:
-    """Raises as `require_there`, and where a column was defined anew so that its values may be others.
+    """Raises as `require_there`, and where a column was redefined so that its values may be others.
 
-    Where not `all_read`, it may have quite another type, of which the change log tells with the next row. But not a
-    narrower one: the log may have rows of that from the time before this process began.
+    Unless `all_read`, it may have another type altogether, of which the change log tells with the next row. But not a
+    narrower one: the log may have rows of that type from before this process began.
     """
     require_there(table, columns, now)
     others = [column for column in columns if now[column.name][1] != column.type_oid]
@@ -81,25 +81,25 @@ def require_as_described(table: QualifiedName, columns: Columns, now: Definition
 
 
 def is_of_its_type(column: ColumnDescription, type_oid: int, typmod: int) -> bool:
-    """Whether it has the type that it had, or is a varchar that got longer."""
+    """Whether the column has the type that it had, or is a varchar that got longer."""
     same_type = type_oid == column.type_oid
     return same_type and keeps_values(type_oid, room(type_oid, column.typmod), room(type_oid, typmod))
 
 
 def room(type_oid: int, typmod: int) -> int:
-    """The type's modifier, but that a varchar without one has more room than any other."""
+    """The type's modifier, except that a varchar without one has more room than any other."""
     return _UNLIMITED if type_oid == Oid.VARCHAR and typmod == -1 else typmod
 
 
 def keeps_values(type_oid: int, before: int, now: int) -> bool:
-    """Whether the values of a type that had so much `room` are the same now; a varchar that gets shorter loses blanks
-    at its end.
+    """Whether the values of a type stay the same where its `room` goes from `before` to `now`; a varchar that gets
+    shorter loses blanks at its end.
     """
     return before <= now if type_oid == Oid.VARCHAR else before == now
 
 
 def _may_be_rewritten(column: ColumnDescription, type_oid: int, typmod: int, expression: str | None) -> bool:
-    """The values of a column that is generated no more stay as they are."""
+    """Whether the column's values may have changed; those of one that is not generated any more stay as they are."""
     narrower = type_oid == column.type_oid and not is_of_its_type(column, type_oid, typmod)
     return narrower or expression not in (None, column.expression)
 

@@ -24,11 +24,11 @@ _USERS_FAULT: Final = ("0A", "21", "22", "42", "08P01")
 """Classes of errors that the text itself causes: unknown names, wrong types, syntax; and a parameter such as $1."""
 
 _NOT_OF_THE_ROW: Final = ("42P17", "0A000")
-"""What the predicate of an index is refused with: a function that is not immutable; a subselect, a system column."""
+"""How the predicate of an index is refused, for a function that is not immutable; for a subselect or system column."""
 
 _MOMENT: Final = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE)
-"""What the input of dates and times takes for a moment (PostgreSQL manual, "Special Values"); in no function, so
-immutable.
+"""Words that the input of dates and times takes for a moment (PostgreSQL manual, "Special Values"); no function is
+called, so they pass for immutable.
 """
 
 _TOKEN: Final = re.compile(
@@ -41,7 +41,7 @@ _TOKEN: Final = re.compile(
 _WORD: Final = re.compile(r'"(?:[^"]|"")+"|[\w$]+')
 
 _LITERALS: Final = ("escaped", "plain", "dollar")
-"""The groups that a literal has one of; the others are comments and names."""
+"""The groups of which a literal has one; comments and names have none."""
 
 _PREDICATE: Final = """
     WITH RECURSIVE predicate AS MATERIALIZED (
@@ -60,14 +60,14 @@ _PREDICATE: Final = """
     SELECT text, EXISTS (SELECT FROM taken JOIN pg_catalog.pg_type AS t ON t.oid = type WHERE typcategory = 'D')
     FROM predicate
 """
-"""How the server has understood the condition; and whether one of its values is a date or a time, or has such in it."""
+"""How the server has understood the condition; and whether one of its values is a date or a time, or contains one."""
 
 _PASSES: Final = ("08", "57", "55P03")
-"""Classes of errors that concern the session and not the statement; and that somebody has locked the table."""
+"""Classes of errors that concern the session and not the statement; and the state for a table that is locked."""
 
 
 def columns_named(condition: str, columns: Iterable[ColumnDescription]) -> tuple[ColumnDescription, ...]:
-    """The columns whose names are words of the condition, but for those of literals: all that it is of, or more."""
+    """The columns whose names are words of the condition outside its literals: all that it depends on, or more."""
     names = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else " ", condition)
     words = {unquoted(word) for word in _WORD.findall(names)}
     words |= {word.lower() for word in words}
@@ -97,12 +97,12 @@ def require_condition(session: Session, table: KeyedTable, option: str, text: st
 
 
 def require_row_condition(session: Session, table: KeyedTable, option: str, text: str) -> None:
-    """Refuses as well what is decided by more than the row: the time, chance, settings of a session, other rows.
+    """As `require_condition`; also refuses what depends on more than the row: the time, chance, settings, other rows.
 
     Rows are counted in one session and read in others, and the sink keeps a row for which the condition held as long
-    as the row does not change. The server judges, by its rule for the predicate of an index: one is begun over a
-    temporary table like this one, and all of it rolled back. Where the role may not do that it is left at a warning;
-    then rows that are not as many as were counted end the stream.
+    as the row does not change. The server judges, by its rule for the predicate of an index: one is made over a
+    temporary table like this one, and all of it rolled back. Where the role may not do that this only warns; then the
+    stream ends where rows are not as many as were counted.
     """
     require_condition(session, table, option, text)
     try:
@@ -122,7 +122,7 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
             raise
         logger.warning("whether %s depends on a row's values alone could not be checked: %s", option, _said(error))
         return
-    # The word is a value by now, of this moment; in a comparison with a text it is still there.
+    # The server has replaced such a word by a value of this moment; compared with a text it is still there.
     taken = _moments(text) - _moments(understood)
     if taken and has_times:
         raise _not_of_the_row(option, text, f"the server takes '{min(taken)}' for the time at which it is asked")

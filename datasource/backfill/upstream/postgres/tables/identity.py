@@ -61,8 +61,8 @@ _OPERATORS: Final = """
     ORDER BY o.oid, a.amopstrategy
 """
 
-# PostgreSQL 18 takes a NOT NULL that is NOT VALID for one, also for a replica identity, and at a partition even for a
-# primary key. Before, pg_constraint has none of this kind.
+# PostgreSQL 18 accepts a NOT NULL constraint that is NOT VALID, also for a replica identity, and of a partition even
+# for a primary key. Before, pg_constraint has none of this kind.
 _NOT_VALIDATED: Final = f"""
     {with_partitions("%s")}
     SELECT a.attname, n.nspname, c.relname, o.conname
@@ -144,7 +144,7 @@ def choose_index(
 
 
 def require_never_null(session: Session, table: RelationRow, key: Sequence[str]) -> None:
-    """Refuses a table whose rows may be without a value in one of these columns, although that is NOT NULL by now."""
+    """Refuses a table whose rows may have no value in one of these columns, although the column is NOT NULL now."""
     found = session.execute(_NOT_VALIDATED, [table.oid, list(key)]).fetchone()
     if found is not None:
         column, schema, name, constraint = found
@@ -170,8 +170,8 @@ def _mend(table: RelationRow, columns: Sequence[ColumnDescription], indexes: Seq
 
 
 def _primary_key(columns: Sequence[ColumnDescription], indexes: Sequence[Index]) -> str:
-    """What gives the table a primary key that will do. It takes no second one, and none can be altered; only one that
-    is deferrable and nothing worse is made anew without a loss.
+    """What ALTER TABLE takes to give the table a usable primary key; empty where it cannot. A table has no second one,
+    and none can be altered; only one that is deferrable and nothing worse can be made anew without a loss.
     """
     there = next((index for index in indexes if index.primary), None)
     if there is None:

@@ -22,7 +22,7 @@ Comparison: TypeAlias = Literal["<", "<=", "=", ">=", ">"]
 
 _STRATEGIES: Final[tuple[Comparison, ...]] = ("<", "<=", "=", ">=", ">")
 
-# One Arrow value, one place. Not the floats, whose zeros are two in Arrow and whose NaN is nowhere.
+# Types whose values Arrow orders as the database does. Not the floats: Arrow has two zeros, and no place for NaN.
 _ALIKE: Final = frozenset(
     {
         *(Oid.BOOL, Oid.BYTEA, Oid.INT2, Oid.INT4, Oid.INT8, Oid.OID, Oid.UUID),
@@ -69,14 +69,14 @@ def require_usable(key: KeyColumn, mapped: MappedColumn) -> None:
 
 
 def full_name(key: KeyColumn, table: QualifiedName) -> sql.Identifier:
-    """The column with its table's name, which nothing else in a statement can be taken for: a bare name is that of an
-    output column for ORDER BY, and that of an inner column in a subselect.
+    """The column with its table's name, so that it stands for nothing else in a statement: a bare name is taken for an
+    output column in ORDER BY, and for an inner column in a subselect.
     """
     return sql.Identifier(table.schema, table.name, key.column.name)
 
 
 def key_text_expression(key: KeyColumn, column: sql.Composable) -> sql.Composable:
-    """The lossless text of what has the column's values, as it stands in stored positions."""
+    """The lossless text of an expression with the column's values, as it stands in stored positions."""
     return output_text(column, key.column.type.output)
 
 
@@ -86,7 +86,7 @@ def key_literal(key: KeyColumn, text: str) -> sql.Composable:
 
 
 def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:
-    """The same for any expression of type text, such as a column of unnested literals.
+    """As `key_literal`, for any expression of type text, such as a column of unnested literals.
 
     The type goes without its modifier, so that nothing is cut, padded or rounded: the text came from the column.
     """
@@ -143,7 +143,9 @@ def compare(
 def _spelled_out(
     keys: Sequence[KeyColumn], left: Sequence[sql.Composable], comparison: Comparison, right: Sequence[sql.Composable]
 ) -> sql.Composable:
-    """A row comparison takes one operator name for all columns; where they differ (citext beside int8), this."""
+    """As `compare`, column by column: a row comparison takes one operator name for all, and here they differ (citext
+    beside int8).
+    """
 
     def by(index: int, operator: Comparison) -> sql.Composable:
         return sql.SQL("{} {} {}").format(left[index], _operator(keys[index], operator), right[index])

@@ -54,7 +54,7 @@ def own_locale(cursor: Cursor) -> tuple[str, int]:
 
 
 def require_same_decimals(session: Session, table: TableDescription, columns: Sequence[str]) -> None:
-    """Refuses those of the columns whose amounts would be others under C than in the database."""
+    """Refuses columns whose amounts of money would be others under C than in the database."""
     asked = {"table": table.oid, "columns": list(columns), "money": Oid.MONEY.value}
     found = [name for (name,) in session.execute(_WITH_MONEY, asked).fetchall()]
     if not found:

@@ -1,7 +1,7 @@
-"""The partitions of a partitioned table: the rows and their changes are theirs, under the root's name.
+"""The partitions of a partitioned table: they have its rows, whose changes are logged under the root's name.
 
-What is logged of an old row is up to each partition's own replica identity, which ALTER TABLE on the root does not
-change (PostgreSQL manual, ALTER TABLE); but the log says by the root's whether that is the whole row. A foreign
+What is logged of an old row depends on each partition's own replica identity, which ALTER TABLE on the root does not
+change (PostgreSQL manual, ALTER TABLE); but whether the log calls that the whole row depends on the root's. A foreign
 table cannot be among them, because a root with a key has none.
 """
 
@@ -20,7 +20,7 @@ from backfill.wording import FRESH_START
 
 
 def with_partitions(root: str) -> str:
-    """The OIDs of a table and of all its partitions, as `partitions(relid)`, for a query that comes after it.
+    """A WITH clause that gives the query after it the OIDs of a table and all its partitions, as `partitions(relid)`.
 
     Not by pg_partition_tree, which waits for whoever has locked one of the partitions.
     """
@@ -72,7 +72,7 @@ _KEY_INDEX: Final = """
           OPERATOR(pg_catalog.=) ARRAY(SELECT k FROM pg_catalog.unnest(%s::text[]) k ORDER BY 1)
     LIMIT 1
 """
-"""An index of the table with this OID that tells its rows apart by just these columns: each partition has its own."""
+"""A query for an index of this table that tells its rows apart by just these columns: each partition has its own."""
 
 _NAMED: Final = 10
 
@@ -91,12 +91,12 @@ class Partition:
     """The number of the file that has its rows. After TRUNCATE it is another one, and after whatever rewrites them."""
 
     is_uncounted: bool
-    """Whether its rows have not been counted since; VACUUM FULL and CLUSTER do that themselves."""
+    """Whether its rows have not been counted since it got that file; VACUUM FULL and CLUSTER count them themselves."""
 
     persistence: str
     replica_identity: str
     told_as_whole: bool
-    """Whether the log says of what it has of an old row that it is the whole row."""
+    """Whether the log calls what it has of an old row the whole row."""
 
     placed: str | None
     """The transaction that gave it its place among the partitions; None for the table itself."""
@@ -109,8 +109,8 @@ class Partition:
         return QualifiedName(self.schema, self.relname)
 
     def logs(self, key: Sequence[str]) -> bool:
-        """Whether it logs the key of an old row, and no more than that if it is not the whole row that it is told as:
-        the other columns would pass for null.
+        """Whether it logs the key of an old row; and no more than that, where the log calls it the whole row and it is
+        not: the other columns would pass for null.
         """
         if self.replica_identity == "f":
             return True
@@ -118,7 +118,7 @@ class Partition:
 
 
 def read_partitions(session: Session, root: TableDescription) -> list[Partition]:
-    """The table and its partitions. Refuses one that does not log old rows as the table's key and identity want it."""
+    """The table and its partitions. Refuses one that does not log its rows as the table's key and identity require."""
     partitions, key = _partitions(session, root.oid), root.key_names
     leaves = [each for each in partitions if each.is_leaf]
     problems = []
@@ -143,27 +143,27 @@ def read_partitions(session: Session, root: TableDescription) -> list[Partition]
 
 
 def _key_index(session: Session, leaf: Partition, key: Sequence[str]) -> str:
-    """Whole rows are not advised, for with some publications nobody could write to the partition (see `writers`)."""
+    """The index to make the replica identity; whole rows would keep writers out with some publications (`writers`)."""
     found = session.execute(_KEY_INDEX, [leaf.oid, list(key)]).fetchone()
     return "…" if found is None else quoted(found[0])
 
 
 def tells_keys_as_rows(session: Session, oid: int) -> bool:
-    """Whether the log says of old rows of this partitioned table that they are whole, and some partition logs keys.
+    """Whether the log calls old rows of this partitioned table whole, and some partition logs only keys.
 
-    Asked before each look at the log; so not by all that there is to know of each partition, as after it.
+    Asked before each look at the log, and so by a cheaper query than that for all partitions, which comes after it.
     """
     found = session.execute(_KEYS_AS_ROWS, {"root": oid}).fetchone()
     return found is not None and bool(found[0])
 
 
 def without_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
-    """The partitions whose log has of a row before an update or delete no more than a key."""
+    """The partitions for which the log has no more than a key of a row before an update or delete."""
     return [each.name for each in _partitions(session, oid) if each.is_leaf and each.replica_identity != "f"]
 
 
 def with_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
-    """The partitions of which whole rows are logged; or the table itself, where it has none."""
+    """The partitions whose old rows are logged whole; the table itself, where it has none and they are."""
     return [each.name for each in _partitions(session, oid) if each.is_leaf and each.replica_identity == "f"]
 
 

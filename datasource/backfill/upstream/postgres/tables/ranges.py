@@ -22,7 +22,7 @@ from backfill.upstream.postgres.tables.keys import (
 from backfill.vnode import Key, KeyRange
 
 Form: TypeAlias = tuple[bool, bool, int]
-"""Which ends a range has, and in how many leading columns of the key they are equal."""
+"""Whether a range lacks its lower end and its upper one, and in how many leading columns of the key these are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class KeyedTable:
     def lock(self) -> sql.Composed:
         """A statement that locks the table, with its partitions, as any SELECT does.
 
-        Not LOCK TABLE, for which a role needs rights to the whole table, where some columns may be all it can read.
+        Not LOCK TABLE, for which a role needs rights to the whole table, while some columns may be all it can read.
         """
         return sql.SQL("SELECT 1 FROM {} LIMIT 0").format(self.source)
 
@@ -97,8 +97,8 @@ class KeyedTable:
     def within(self, item: KeyRange, values: Sequence[sql.Composable]) -> sql.Composable:
         """The condition that the key made of these values lies in this range.
 
-        What both ends begin with is compared for equality, so that an index serves the rest also where a row
-        comparison cannot be had: of one tenant's rows, say, with a key of citext and int.
+        Leading columns that are equal at both ends are compared for equality, so that an index serves the rest even
+        where a row comparison is not possible: for one tenant's rows, say, with a key of citext and int.
         """
         return self._between(values, self._literals(item.after), self._literals(item.upto), _begun_alike(item))
 
@@ -109,7 +109,7 @@ class KeyedTable:
         upto: Sequence[sql.Composable],
         begun: int,
     ) -> sql.Composable:
-        """The same for ends given column by column, none where there is no such end."""
+        """As `within`, for ends given column by column; an empty one stands for no end."""
         conditions = []
         if after and begun:
             conditions.append(compare(self.key[:begun], values[:begun], "=", after[:begun]))
@@ -124,7 +124,7 @@ class KeyedTable:
     ) -> sql.Composable:
         """The condition that a row's key lies between these ends.
 
-        By a comparison of several columns no partition is passed over, so the first of them is compared as well.
+        A comparison of several columns lets the server pass over no partition, so the first is also compared alone.
         """
         columns = self._columns
         conditions = [self._between(columns, after, upto, begun)]
@@ -137,12 +137,12 @@ class KeyedTable:
         return sql.SQL(" AND ").join(conditions)
 
     def counts(self, ranges: Sequence[KeyRange], most: Sequence[int], only: str) -> sql.Composed:
-        """How many rows each of these ranges of one form has, up to so many: a line for each, in their order.
+        """A query for how many rows each of these ranges of one form has, up to so many: a line for each, in order.
 
-        One statement, planned once: for a table of a thousand partitions that takes some 40 ms. In order, or it might
-        be planned with another index that begins with the same column.
+        It is planned once, which for a table of a thousand partitions takes some 40 ms. It counts in the order of the
+        key, or it might be planned with another index that begins with the same column.
         """
-        # A table's name is nearer to its conditions than one outside of the subselect.
+        # Within the subselect, the table's name hides the same name outside.
         asked = "asked" if self.name.name != "asked" else "wanted"
         after = _by_column("after", [item.after for item in ranges])
         upto = _by_column("upto", [item.upto for item in ranges])
@@ -167,9 +167,9 @@ class KeyedTable:
         )
 
     def counts_at_once(self, ranges: Sequence[KeyRange], most: int, only: str) -> sql.Composed:
-        """A line with how many rows each of these ranges has, by one look at all of them, and how many were looked at.
+        """A query for how many rows each of these ranges has, by one look at all of them, and how many were looked at.
 
-        If those are `most`, there may be more.
+        If `most` were looked at, there may be more.
         """
         counts = [
             sql.SQL("pg_catalog.count(*) FILTER (WHERE {})").format(self.within(item, self.aliases)) for item in ranges
@@ -187,7 +187,7 @@ class KeyedTable:
         )
 
     def ascends(self, item: KeyRange) -> sql.Composable:
-        """The condition that the range ends behind its beginning, as it did when its ends were found."""
+        """The condition that the range still ends behind its beginning, as it did when its ends were found."""
         if item.after is None or item.upto is None:
             return sql.SQL("true")
         return compare(self.key, self._literals(item.after), "<", self._literals(item.upto))
@@ -200,12 +200,14 @@ class KeyedTable:
         return [] if key is None else [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]
 
     def select(self, columns: sql.Composable, item: KeyRange, only: str) -> sql.Composed:
-        """The rows of the range, or only those for which a condition holds that has passed `require_condition`."""
+        """A query for the rows of the range for which the condition `only` holds, which has passed `require_condition`;
+        for all of them where it is empty.
+        """
         return sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, _also(self.where(item), only))
 
 
 def unnested(texts: Sequence[Sequence[str | None]]) -> sql.Composable:
-    """What stands after FROM for columns of texts. Only a bare `unnest`, which may be anybody's, takes several."""
+    """A FROM item of these columns of texts. Only a bare `unnest` takes several arrays, and that may be anybody's."""
     columns = [
         sql.SQL("pg_catalog.unnest({}::pg_catalog.text[])").format(sql.Literal(list(column))) for column in texts
     ]

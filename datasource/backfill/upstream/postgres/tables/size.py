@@ -43,7 +43,7 @@ class StoredSize(TableSize):
 
 
 def read_size(session: Session, table: TableDescription) -> StoredSize:
-    """Summed up over the table's partitions. To tell the size of a file the server waits for whoever has locked it."""
+    """The sizes of all partitions in sum. To tell the size of a file the server waits for whoever has locked it."""
     [(found, size, heap, unknown, page)] = locks.asked(session, sql.SQL(_SIZE).format(table=sql.Literal(table.oid)))
     if unknown > heap / 10:
         found = _sampled(session, table, heap, heap // page)
@@ -54,8 +54,8 @@ def read_size(session: Session, table: TableDescription) -> StoredSize:
 def _sampled(session: Session, table: TableDescription, heap: int, pages: int) -> int:
     """About how many rows there are in so many bytes and pages, by a sample; one a page where those drawn are empty.
 
-    Of rows of 5 KB there are 50 times fewer than of those of 100 bytes, and a batch of as many would take 50 times the
-    memory it may.
+    If rows of 5 KB were taken for rows of 100 bytes, a batch would have 50 times as many as it may, and take 50 times
+    the memory.
     """
     share = min(1.0, SAMPLED_BYTES / heap)
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))

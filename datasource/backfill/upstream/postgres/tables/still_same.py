@@ -85,19 +85,19 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
 
 
 def ask_identity(session: Session, table: Table) -> Asked:
-    """Asks what `require_same_identity` goes by."""
+    """Asks for what `require_same_identity` looks at."""
     described = table.description
     key = sorted(item.column.attnum for item in described.key)
     return session.execute(_IDENTITY, {"name": described.name.quoted(), "oid": described.oid, "key": key})
 
 
 def require_same_identity(session: Session, table: Table, asked: Asked, *, all_read: bool) -> None:
-    """Refuses to read on where the table, its key or a column is not the one any more that it was, by the same name.
+    """Refuses to read on where the table, its key or a column is no longer what had that name when reading began.
 
     The change log goes by the table's OID and the columns' names. It has no word of a table that got this one's name,
-    of rows that share what was a key, or of the values that a column lost which was dropped and added again; nor of
-    those that another type gave it, until the next row. That is waited for only where not `all_read`: what was written
-    before can be read by this process, and maybe by none that comes after.
+    of rows that share what was a key, or of the values that a column lost by being dropped and added again; nor of the
+    values that another type gave it, until the next row. Unless `all_read`, that row is waited for: what was written
+    before it can be read by this process, and maybe by none that comes after.
     """
     described = table.description
     same, now, unique = one_row(asked)

@@ -34,7 +34,7 @@ from backfill.vnode import Key
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is read of the catalog once, and follows from it."""
+    """What is read of the catalog once, and what follows from it."""
 
     server: ServerDescription
     description: TableDescription
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def read(self) -> tuple[ColumnDescription, ...]:
-        """The columns that reading rows goes by."""
+        """The columns that reading rows depends on: those that are carried, and those of conditions."""
         return tuple(dict.fromkeys([*self.carried, *self.filtering]))
 
     @property
@@ -89,7 +89,7 @@ class Table:
 
     @property
     def collations(self) -> str:
-        """Which collations the columns of the key have."""
+        """The collations of the key's columns, as text."""
         columns = [item.column for item in self.description.key]
         return listed_collations(
             (column.name, column.collation.name if column.collation else None) for column in columns
@@ -109,20 +109,20 @@ class Table:
 
     @property
     def key_types(self) -> str:
-        """Which columns the key is of, by their numbers, and of which types: what positions are made of."""
+        """The numbers of the key's columns, each with its type's OID: what positions are made of."""
         columns = [item.column for item in self.description.key]
         return ", ".join(f"{column.attnum} {column.type.oid}" for column in columns)
 
     @property
     def value_columns(self) -> str:
-        """Which columns are carried beside the key, by their numbers, in their order."""
+        """The numbers of the columns that are carried beside the key, in their order."""
         key = set(self.key)
         return ", ".join(str(column.attnum) for column in self.columns if column not in key)
 
     @property
     def types(self) -> str:
-        """How the carried columns are defined, by their numbers: the type with its `room`, and a digest of what a
-        generated one is computed by.
+        """How the carried columns are defined, by their numbers: the type with its `room`, and for a generated one a
+        digest of its expression.
         """
         return ", ".join(
             f"{item.attnum} {item.type_oid} {room(item.type_oid, item.typmod)} {item.expression or ''}".strip()
@@ -147,7 +147,7 @@ class Table:
 
 
 def listed_collations(of_columns: Iterable[tuple[str, QualifiedName | None]]) -> str:
-    """The columns that have a collation, each with it."""
+    """The columns that have a collation, each with its collation, as text."""
     return ", ".join(f"{quoted(name)} {of.quoted()}" for name, of in of_columns if of)
 
 

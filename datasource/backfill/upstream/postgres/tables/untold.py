@@ -1,9 +1,9 @@
 """Rows that come or go together with their partition: the change log has nothing of them.
 
-A partition that is attached with rows in it inserts none, one that is detached or dropped deletes none, and of one that
-is truncated by itself a publication with `publish_via_partition_root` leaves that out (PostgreSQL manual, CREATE
-PUBLICATION). The catalog, as it is after each reading, shows that there was something, and not which rows: a partition
-may have been emptied before it was dropped, or filled since it was attached. So this ends no stream, and is only said.
+Attaching a partition with rows in it logs no inserts, detaching or dropping one logs no deletes, and a publication with
+`publish_via_partition_root` leaves out the TRUNCATE of a single partition (PostgreSQL manual, CREATE PUBLICATION). The
+catalog, as it is after each reading, shows that there was something, but not with which rows: a partition may have been
+emptied before it was dropped, or filled since it was attached. So this ends no stream, and is only logged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from backfill.upstream.postgres.tables.partitions import Partition
 
 logger = logging.getLogger("backfill")
 
-# What CREATE TABLE … PARTITION OF makes has had no rows before. Of the commands in its transaction one makes the
+# A partition that CREATE TABLE … PARTITION OF makes has had no rows before. One command of its transaction makes its
 # columns, and the second or third after that its place among the partitions. Where a table is made and attached in one
-# transaction, it is the fifth at the earliest. (Seen with PostgreSQL 15 and 18.) What was replayed, after a crash or on
-# a standby, has lost these numbers: there it may be taken for attached, which is better than passing over one that was.
-# To be told how large one is would be to wait for whoever has locked it, as VACUUM FULL does: it is left for later.
+# transaction, it is the fifth at the earliest. (Seen with PostgreSQL 15 and 18.) Catalog rows that were replayed, after
+# a crash or on a standby, have lost these numbers: there a partition may be taken for attached, which is better than
+# passing over one that was. Asking for the size of one waits for whoever has locked it, as VACUUM FULL does: that is
+# left for later.
 _LOOK: Final = sql.SQL(
     """
     WITH RECURSIVE partitions AS (
@@ -50,10 +51,10 @@ _NAMED: Final = 10
 
 
 class Untold:
-    """Says once of each partition that the change log lacks what has become of its rows."""
+    """Logs, once for each partition, that the change log lacks what has become of its rows."""
 
     def __init__(self, root: TableDescription, known: Iterable[int]) -> None:
-        """`known`: the OIDs of all partitions when the query was started before; none where nobody noted them."""
+        """`known`: the OIDs of all partitions when the query was started before; none where they were not noted."""
         self._root = root
         self._known: dict[int, Partition | None] = dict.fromkeys(known)
         self._locked: set[int] = set()
@@ -62,7 +63,7 @@ class Untold:
         self._since = "since the query was started last, "
 
     def report(self, session: Session, partitions: Sequence[Partition]) -> None:
-        """These are the partitions now."""
+        """Compares `partitions`, those of now, with the ones of before, and logs what the change log does not tell."""
         now = {each.oid: each for each in partitions}
         known = self._known or {**now}
         new = [oid for oid in now if oid not in known or oid in self._locked]
@@ -106,6 +107,6 @@ class Untold:
 
 
 def _truncated(leaves: Sequence[tuple[Partition, Partition]]) -> list[str]:
-    """Which of them, each before and now, have got another file. Not if all have: that was done to the whole table."""
+    """The leaves, each before and now, that got another file. None if all have: that was done to the whole table."""
     anew = [now for before, now in leaves if now.file != before.file]
     return [now.name.quoted() for now in anew if now.is_uncounted] if len(anew) < len(leaves) else []
