@@ -47,7 +47,7 @@ _SENT: Final[Mapping[int, np.dtype[Any]]] = {
     Oid.TIMESTAMP: np.dtype(np.int64),
     Oid.TIMESTAMPTZ: np.dtype(np.int64),
 }
-"""For each type of elements, the number as which one is sent."""
+"""For each type of elements, the number that is sent for one."""
 
 
 class OtherElementsError(ValueError):
@@ -55,7 +55,7 @@ class OtherElementsError(ValueError):
 
 
 def unpack_arrays(packed: pa.Array[Any], of: int, to: pa.DataType) -> Elements:
-    """The elements of such arrays, the values of a binary array, as values of type `to`.
+    """The elements of arrays in this form, which are the values of a binary array, as values of type `to`.
 
     OtherElementsError unless all are of the type `of`; UnreadableTextError for arrays of more than one dimension, and
     for those whose first index is not 1.

@@ -34,7 +34,7 @@ _FIRST_DAY: Final = int(np.datetime64("0001-01-01", "D").astype(np.int64))
 _LAST_DAY: Final = int(np.datetime64("9999-12-31", "D").astype(np.int64))
 
 _MONEY: Final = ("money", "_money")
-"""What the driver gives as whole numbers too, and is never asked for but as text."""
+"""Types that the driver gives as whole numbers as well; they are only ever asked for as text."""
 
 
 class _Met(enum.Enum):
@@ -54,7 +54,7 @@ def decode_text(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def from_change(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
-    """The values of what the change log has for the column."""
+    """The values that the text in the change log stands for."""
     return _parsed(mapped, text, _Met.CHANGE)
 
 
@@ -120,7 +120,7 @@ def _retyped(mapped: MappedColumn, found: str, expected: str) -> SchemaChangedEr
 
 
 def _in_range(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
-    """The same, unless it has what Spark cannot hold."""
+    """The array, with one kind of NaN; raises where it has values that Spark cannot hold."""
     if pa.types.is_floating(array.type):
         return _one_nan(array)
     _require_in_range(mapped, array)

@@ -24,7 +24,7 @@ class UnreadableTextError(ValueError):
 
 
 class NotUtf8Error(UnreadableTextError):
-    """No text at all, so the column cannot be read as text either."""
+    """Bytes that are no text at all, so the column cannot be read as text either."""
 
 
 def parse_text(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
@@ -49,7 +49,7 @@ def unchecked(text: pa.Array[Any]) -> pa.Array[Any]:
 
 def _utf8(text: pa.Array[Any]) -> pa.Array[Any]:
     try:
-        # Arrow looks at bytes that become a string, not at those that are said to be one.
+        # Arrow checks bytes that are cast to a string, not those that are only called one.
         return text.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
         raise NotUtf8Error("text that is not UTF-8") from None
@@ -88,7 +88,7 @@ def _time(text: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _bytea(text: pa.Array[Any]) -> pa.Array[Any]:
-    """From hex format: `\\x`, then two digits for each byte."""
+    """The bytes that hex format stands for: `\\x`, then two digits for each byte."""
     flat = flatten(text)
     lengths = flat.end - flat.start
     if not ((lengths >= 2) & (lengths % 2 == 0)).all():

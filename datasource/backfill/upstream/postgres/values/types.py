@@ -18,8 +18,9 @@ has no Arrow type of its own is that text, without loss.
 | arrays of one dimension                      | list<element>                    | packed (`_PACKED`), or text |
 | everything else                              | string                           | text     |
 
-A domain is what it is over. The driver's own numeric is slower than the text, its uuid an extension type that Spark
-does not know, its arrays lose their dimensions. An array's text takes three times as long as its binary form, or more.
+A domain is what its base type is. The driver's own numeric is slower than the text, its uuid an extension type that
+Spark does not know, its arrays lose their dimensions. An array's text takes three times as long as its binary form, or
+more.
 """
 
 from __future__ import annotations
