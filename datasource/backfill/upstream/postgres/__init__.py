@@ -4,7 +4,7 @@ adapter        the Upstream contract, composed of what follows
 doctor         what would refuse a stream, before it is started
 epochs         the states that batches end at
 changes        the changes to a table, from the log
-snapshot       its rows as they were at one moment
+snapshot       a table's rows as they were at one moment
 replication    a stream's place in the log: slot and publication
 tables         what a table is, and whether that is still the same
 decoder        the messages of pgoutput

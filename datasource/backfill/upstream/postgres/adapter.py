@@ -173,7 +173,7 @@ class PostgresUpstream:
         return renewed(bookmark, self._begun(bookmark).reordered(self._table).names)
 
     def _begun(self, bookmark: Bookmark) -> Begun:
-        """How this table was when the stream began. Of another one the order of its key would say nothing."""
+        """How this table was when the stream began. Raises where that was another one, whose key order says nothing."""
         Place.of(bookmark)  # Raises where it is not of a table of PostgreSQL.
         begun = Begun.of(bookmark)
         begun.require_same_table(self._table)

@@ -18,7 +18,7 @@ STORED_ARE_PUBLISHED: Final = 180000
 
 EXPRESSION: Final = """(SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d
     WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated <> '')"""
-"""A digest of what a generated column, the row `a` of pg_attribute, is computed by; else null."""
+"""A digest of the expression of a generated column, the row `a` of pg_attribute; null for any other."""
 
 
 def quoted(name: str) -> str:
@@ -47,7 +47,7 @@ class QualifiedName:
         return sql.SQL("{}{}").format(sql.SQL("" if partitioned else "ONLY "), self.identifier())
 
     def operator(self) -> sql.Composable:
-        """For a name that is an operator's: the schema is quoted, the symbol stands as it is."""
+        """The name as that of an operator: the schema is quoted, the symbol stands as it is."""
         if set(self.name) - set("+-*/<>=~!@#%^&|`?"):
             raise ValueError(f"{self.name!r} is not the name of an operator")
         # An operator's name cannot be quoted; the check above leaves nothing but operator characters.
@@ -56,12 +56,12 @@ class QualifiedName:
 
 @dataclass(frozen=True, slots=True)
 class TypeDescription:
-    """A type as it is stored: domains are replaced by what they are over, down to the element of an array.
+    """A type as it is stored: domains are replaced by their base types, down to the element of an array.
 
     `kind` is pg_type.typtype. `typmod` is -1 where the type has no modifier. `output` is the type's output function,
     None where SQL cannot call it with a value of this type, or the role might not be allowed to. `element` is set for
     arrays proper, whose text is an array literal; not for int2vector and oidvector. `delimiter` is what separates
-    values of this type in one.
+    values of this type in such a literal.
     """
 
     oid: int
@@ -75,7 +75,7 @@ class TypeDescription:
 
 @dataclass(frozen=True, slots=True)
 class CollationDescription:
-    """`byte_order`: text sorts as its UTF-8 bytes do, and equal means equal bytes."""
+    """A collation. `byte_order`: text sorts as its UTF-8 bytes do, and equal means equal bytes."""
 
     name: QualifiedName
     byte_order: bool
@@ -91,10 +91,10 @@ class Generated(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnDescription:
-    """`type_oid` and `typmod` are the declared ones, which pgoutput's Relation message repeats; `type` is resolved.
+    """A column. `type_oid` and `typmod` are declared, and repeated in pgoutput's Relation message; `type` is resolved.
 
-    `logged`: pgoutput can carry its values. Up to PostgreSQL 17 it never does so of generated columns; from 18 on it
-    does of stored ones, if the publication is made with `publish_generated_columns = stored` or lists them.
+    `logged`: pgoutput can carry its values. Up to PostgreSQL 17 it never carries those of generated columns; from 18 on
+    it carries those of stored ones, if the publication is made with `publish_generated_columns = stored` or lists them.
     `readable`: the role may SELECT this column. `expression` is what EXPRESSION gives.
     """
 
@@ -118,8 +118,8 @@ class KeyColumn:
 
     `operators` are those of the index's operator class, in the order of the btree strategies: < <= = >= >.
     `default_order`: the operator class is the type's own default. `collation` is the index's, which wins over the
-    column's. Keys compare ascending, however the index is stored. `nulls_first`: read so, it has nulls before values;
-    a key has none, but the planner takes the index only for an ORDER BY that says the same.
+    column's. Keys compare ascending, however the index is stored. `nulls_first`: read in ascending order, it has nulls
+    before values; a key has none, but the planner takes the index only for an ORDER BY that says the same.
     """
 
     column: ColumnDescription
@@ -145,7 +145,7 @@ class TableDescription:
     columns: tuple[ColumnDescription, ...]
     key: tuple[KeyColumn, ...]
     partitions: tuple[int, ...] = ()
-    """The OIDs of its partitions, at all levels, and its own; nothing where it has none or is not followed."""
+    """The OIDs of its partitions, at all levels, and its own; empty where it has none or is not followed."""
 
     @property
     def key_names(self) -> list[str]:
@@ -157,13 +157,13 @@ class TableDescription:
 
 @dataclass(frozen=True, slots=True)
 class ServerDescription:
-    """`system_identifier` names the cluster across its standbys."""
+    """A server. `system_identifier` names the cluster across its standbys."""
 
     system_identifier: int
     timeline: int
     wal_level: str
     raises_wal_level: bool
-    """Whether a logical slot makes it write what decoding takes where `wal_level` is `replica`: from version 19 on."""
+    """Whether a logical slot makes it log what decoding needs although `wal_level` is `replica`: from version 19 on."""
 
     in_recovery: bool
     log_too_long: bool

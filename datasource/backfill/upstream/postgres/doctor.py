@@ -1,6 +1,6 @@
 """What would keep a stream from beginning, or surprise it later, found before it is started. Changes nothing.
 
-A stream finds one thing after the other, each when it needs it; here all are looked for at once, by the same checks.
+A stream finds one obstacle after the other, each when it meets it; here all are looked for at once, by the same checks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
                 found.append(each)  # noqa: PERF402 - those before an error are kept
     except BackfillError as error:
         found.append(Finding(error.message))
-    return tuple(dict.fromkeys(found))  # What two checks ask for is refused twice.
+    return tuple(dict.fromkeys(found))  # Two checks may refuse the same thing.
 
 
 def _refused(check: Callable[..., T], *arguments: object) -> Generator[Finding, None, T | None]:
@@ -130,7 +130,7 @@ def _require_key(key: KeyColumn, custom_type: str | None) -> None:
 
 
 def _require_comparable(session: Session, table: KeyedTable) -> None:
-    """Refuses a key of an extension's type that the role may read and not compare, for which it needs other rights."""
+    """Refuses a key of an extension's type that the role may read but not compare, which takes rights of its own."""
     schemas = {part.column.type.name.schema for part in table.key} - {"pg_catalog"}
     if not schemas:
         return
@@ -191,9 +191,9 @@ def _surprises(session: Session, table: TableDescription, options: Options) -> I
 
 
 def _key_alone(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
-    """What follows where the log has of a row before an update or delete the key alone.
+    """The finding for a log that has only the key of a row before an update or delete.
 
-    What it has is up to each partition; whether that is the whole row, it says of the root (see `partitions`).
+    That depends on each partition; whether the log calls what it has the whole row depends on the root (`partitions`).
     """
     itself = [] if table.replica_identity == "f" else [table.name]
     without = without_whole_rows(session, table.oid) if table.partitioned else itself
@@ -210,7 +210,7 @@ def _key_alone(session: Session, table: TableDescription, options: Options) -> I
 
 
 def _ends_by_toast(session: Session, table: TableDescription, options: Options) -> str:
-    """What is told of large values that an update may leave out; empty where no column that is carried has any."""
+    """The words for large values that an update may leave out; empty where no column that is carried may have any."""
     carried = (set(options.columns) or {column.name for column in table.columns}).difference(table.key_names)
     large = ", ".join(name for (name,) in session.execute(_LARGE, [table.oid]).fetchall() if name in carried)
     ways = "changelog=full" if options.stream.snapshot_filter else "onUnchangedToast=mark or changelog=full"
@@ -220,7 +220,7 @@ def _ends_by_toast(session: Session, table: TableDescription, options: Options) 
 def _logging_whole_rows(
     session: Session, table: TableDescription, options: Options, lacking: Sequence[QualifiedName]
 ) -> tuple[str, str]:
-    """What is told of REPLICA IDENTITY FULL, and the SQL that gives it to those that lack it, if it is any way."""
+    """The words for REPLICA IDENTITY FULL, and the SQL that gives it to those that lack it, if that is a way at all."""
     no_way, _ = against_whole_rows(session, options.publication_name, table)
     if table.replica_identity == "i":
         no_way = "the key is the index that is the replica identity"

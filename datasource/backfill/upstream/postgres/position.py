@@ -7,14 +7,14 @@ sees it:
   alone would be wrong, because a commit record is in the log before the commit becomes visible, and stays so for as
   long as a synchronous standby does not answer.
 - `(lsn, snapshot)` with an earlier LSN: a part of that, in commit order, to work off a backlog in bounded batches.
-- `(lsn, snapshot, timeline)`: the same, of a state at which rows were read later than planned. Which timeline of the
-  server's log it is of tells whether it was undone when a standby was promoted.
+- `(lsn, snapshot, timeline)`: the same, for a state at which rows were read later than planned. The timeline of the
+  server's log tells whether that state was undone when a standby was promoted.
 - `(lsn,)`: once no snapshot rows are read any more, visibility no longer matters. But rows may be read again, and then
   a snapshot follows, which must see all that this position shows. So what readers did not see yet when the position was
   taken stays in the log until a later one says that they do: `unseen` is where that begins.
 
-Two transactions that write the same row or key never are on the wrong sides of a position: the later one waits for
-the earlier to become visible before it can commit.
+Two transactions that write the same row or key are never on the wrong sides of a position: the later one waits for the
+earlier one to become visible before it can commit.
 
 Text: `16/B374D848`, or with a snapshot as PostgreSQL writes it `16/B374D848 740:745:741,743`, or with `unseen`
 `16/B374D848 16/B374D000`; a timeline stands behind the snapshot.
@@ -35,7 +35,7 @@ Lsn = NewType("Lsn", int)
 """A byte position in the log (PostgreSQL manual, "pg_lsn Type")."""
 
 LOG_BEGIN: Final = Lsn(0)
-"""Before all of the log; where an LSN is looked for, that there is none."""
+"""Before all of the log; where an LSN was looked for, it means that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Position:
     """Without a snapshot: where the first commit stands that readers might not see; None where they saw all."""
 
     timeline: str = ""
-    """Nothing on the first timeline, and in the positions of epochs, which are on the one that the bookmark names."""
+    """Empty on the first timeline, and in the positions of epochs, which are on the one that the bookmark names."""
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -102,20 +102,20 @@ class Position:
 
     @property
     def seen(self) -> Lsn:
-        """Without a snapshot: up to here readers saw all, and no snapshot that is taken later has to be told of it."""
+        """Without a snapshot: readers saw all up to here, and no later snapshot has to be checked for that."""
         return self.lsn if self.unseen is None else self.unseen
 
     def shows(self, xids: npt.NDArray[np.uint32], commit_lsns: npt.NDArray[np.uint64]) -> Mask:
-        """For each transaction, given by its id and the start of its commit record, whether it belongs here."""
+        """For each transaction, given by its id and the start of its commit record, whether this position shows it."""
         before = commit_lsns < np.uint64(self.lsn)
         return before if self.snapshot is None else before & self.snapshot.sees(xids)
 
     def shows_all_until(self, end: Lsn) -> bool:
-        """Whether every commit before `end` is here; False where one may be that was not visible yet."""
+        """Whether this position shows every commit before `end`; False where one may not have been visible yet."""
         return self.lsn >= end and (self.snapshot is None or not self.snapshot.running)
 
     def shows_all_of(self, other: Position) -> bool:
-        """Whether everything at `other` is here too; False where that cannot be told from the two alone."""
+        """Whether this position shows all that `other` does; False where that cannot be told from the two alone."""
         if self.lsn < other.lsn:
             return False
         if self.snapshot is None:
@@ -126,9 +126,9 @@ class Position:
 def end_of_last_record(insert_lsn: Lsn) -> Lsn:
     """Where the last record ends, given where the next one will begin, as `pg_current_wal_insert_lsn` tells.
 
-    It is the same place, unless the last record fills its page: then the head of a page lies between, of 24 bytes, or
-    of 40 where a segment begins (PostgreSQL, xlog_internal.h). No commit is that short, so whatever the size of pages,
-    none lies there.
+    It is the same place, unless the last record fills its page: then the head of the next page lies between, of 24
+    bytes, or of 40 where a segment begins (PostgreSQL, xlog_internal.h). No commit is that short, so whatever the size
+    of pages, none lies there.
     """
     into_page = insert_lsn % 8192
     behind_head = into_page == 24 or insert_lsn % (1 << 20) == 40
