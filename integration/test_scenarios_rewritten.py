@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 
 import pytest
 
@@ -166,6 +167,23 @@ def test_a_column_that_was_given_other_values_while_the_query_was_stopped_is_nam
         run.restart()
         run.catch_up()
     assert said(caplog) == []
+
+
+def test_a_varchar_that_got_a_length_is_named_by_what_an_earlier_release_noted(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD u varchar DEFAULT 'cut         '")
+    run = started(start_stream, "in the log")
+    run.stop()
+    assert f"1043 {2**31 - 1}" in run.offsets[-1]
+    run.offsets = [offset.replace(f"1043 {2**31 - 1}", "1043 -1") for offset in run.offsets]
+    shutil.rmtree(run.options["stateDir"])  # It notes the offset as well, and comes again from the checkpoint.
+    database.execute("ALTER TABLE t ALTER u TYPE varchar(9)")
+    with caplog.at_level(logging.WARNING, "backfill"):
+        run.catch_up()
+    (told,) = said(caplog)
+    assert "column u of " in told
 
 
 def test_that_a_column_is_no_longer_computed_is_not_said(

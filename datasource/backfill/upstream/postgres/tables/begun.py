@@ -8,7 +8,7 @@ from typing import Final
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
-from backfill.upstream.postgres.tables.columns import keeps_values
+from backfill.upstream.postgres.tables.columns import keeps_values, room
 from backfill.upstream.postgres.tables.table import Table
 from backfill.wording import FRESH_START, IN_ITS_PLACE
 
@@ -210,5 +210,6 @@ def _has_same_values(before: str, now: str) -> bool:
     An earlier release noted -1 for a varchar without a length, and not its `room`.
     """
     (type_before, room_before, *computed_before), (type_now, room_now, *computed_now) = before.split(), now.split()
-    same_type = type_before == type_now and keeps_values(int(type_now), int(room_before), int(room_now))
+    type_oid = int(type_now)
+    same_type = type_before == type_now and keeps_values(type_oid, room(type_oid, int(room_before)), int(room_now))
     return same_type and computed_now in ([], computed_before)
