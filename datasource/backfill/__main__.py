@@ -35,7 +35,7 @@ WATCH_INTERVAL: Final = 1.0
 
 
 class UnsaidError(Exception):
-    """What a command says cannot be written, because of this error."""
+    """The output of a command cannot be written, because of `error`."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error)
@@ -43,11 +43,11 @@ class UnsaidError(Exception):
 
 
 def run() -> int:
-    """`main` as a process of its own, which SIGTERM ends as Ctrl-C does: else it would leave its temporary files."""
+    """Runs `main` as a process of its own. SIGTERM ends it as Ctrl-C does, or temporary files would stay behind."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.stdout is not None:
         return main()
-    # It is closed, as by `>&-`. What is asked for is done all the same, and nobody wants to know what there is to say.
+    # Standard output is closed, as by `>&-`. The command is carried out all the same, and nobody wants its output.
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         return main()
 
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status: 1 after an error, which is printed on stderr, or where `doctor` finds
     that a stream would be refused.
 
-    For a command that is interrupted it is what a shell would say, 130 or 141; but 0 for `status --watch`, which is
-    ended so.
+    An interrupted command has the status that a shell would give it, 130 or 141; but `status --watch`, which is meant
+    to be ended so, has 0.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
@@ -110,7 +110,7 @@ def _doctor(given: argparse.Namespace) -> int:
     further = dict(given.option)
     named = {"url": given.url, "dbtable": given.dbtable, "path": given.path, "user": given.user}
     named = {name: value for name, value in named.items() if value}
-    # A stream needs a folder, which is not looked at here.
+    # The options of a stream need a stateDir, which is not looked at here.
     options = parse({"stateDir": "/stateDir", **further, **named}, streaming=True)
     findings = examined(options)
     for finding in findings:
@@ -148,7 +148,7 @@ def _status(given: argparse.Namespace) -> None:
             now = replace(now, lag=lag, unreachable=unreachable)
         at = watching.pace(now, time.monotonic())
         text = json.dumps(as_json(now, at)) if given.json else drawn(now, at, _window(), time.time())
-        # To the corner, then each line to its end and what is left below: so that nothing flickers.
+        # Goes to the corner, clears each line behind its text, then all below: so nothing flickers.
         _say("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[K\x1b[J" if live else text)
         if not given.watch:
             return

@@ -1,4 +1,4 @@
-"""From options to the adapter for what they name. Each one's packages are imported here, when it is needed."""
+"""From options to the adapter for the source that they name. Its packages are imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from backfill.wording import in_option
 def open_upstream(options: Options, *, patience: float | None = None) -> Upstream:
     """The adapter for what the options name; its driver is imported here, not before.
 
-    `patience`: for how many seconds PostgreSQL's failures that may pass are tried again (default: the adapter's own).
-    Of a Delta table's store `deltalake` decides.
+    `patience`: for how many seconds PostgreSQL's transient failures are retried (default: the adapter's own). For the
+    store of a Delta table, `deltalake` decides.
     """
     if options.path:
         with needing("reading a Delta table", "delta"):
@@ -30,7 +30,7 @@ def open_upstream(options: Options, *, patience: float | None = None) -> Upstrea
 
 
 def examine(options: Options) -> tuple[Finding, ...]:
-    """What would keep a stream with these options from beginning, or surprise it; changes nothing."""
+    """Finds what would keep a stream with these options from beginning, or surprise its user; changes nothing."""
     if options.path:
         with needing("reading a Delta table", "delta"):
             from backfill.upstream.delta.doctor import examine as examine_delta  # noqa: PLC0415

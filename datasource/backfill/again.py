@@ -1,12 +1,12 @@
 """Taking rows once more while a stream runs: from what a person asked for to a second frontier.
 
-What has been emitted stays so: all its changes are passed on as before, and so nothing is lost while its rows are
-taken again. Such a row is read exactly as of the end of its batch, and comes after all of that batch's changes. So it
-says of its key what the sink should hold by now; a consumer that takes the last row for each key ends right, whatever
-it held before.
+Rows that are taken again still count as emitted: changes to them are passed on as before, so nothing is lost meanwhile.
+Such a row is read exactly as of the end of its batch, and comes after all of that batch's changes. So it is what the
+sink should hold for its key by then; a consumer that takes the last row for each key ends right, whatever it held
+before.
 
-The first backfill goes first, because what has not been emitted yet must not be. What was asked for meanwhile waits,
-and so it does while the snapshot is held. Several requests are carried out one after the other, in the order in which
+The first backfill goes first, because only what has been emitted can be taken again. Requests that are made meanwhile
+wait, as they do while the snapshot is held. Several requests are carried out one after the other, in the order in which
 they were made.
 """
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("backfill")
 
 
 def _with_reopened(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | None:
-    """What is taken again at a barrier. `lost` are the ranges whose chunks its batch gave up: they are left to do."""
+    """What is taken again after a barrier, with the ranges `lost`, whose chunks its batch gave up, to be read anew."""
     if again is None or not isinstance(again.progress, Frontier):
         return again
     return Again(again.request, settled(again.progress.reopened(lost)))
@@ -36,8 +36,8 @@ def _with_reopened(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | N
 class InTurn:
     """Takes up what a stream was asked for, one request after the other.
 
-    It remembers what it has logged about requests that it passes over: it meets them at each call, until there is a
-    batch whose offset says that they are done.
+    It remembers what it has logged about requests that it passes over, because it meets them at each call until the
+    offset of a batch says that they are done.
     """
 
     def __init__(self, upstream: Upstream, options: StreamOptions) -> None:
@@ -50,8 +50,8 @@ class InTurn:
         self._said_never = False
 
     def next_up(self, begin: Barrier, lost: tuple[KeyRange, ...], control: Control) -> Again | None:
-        """What the batch after `begin` takes again: what is under way, else what was asked for next, else the last that
-        was. `lost` are the ranges that the batch up to `begin` gave up.
+        """What the batch after `begin` takes again: the request that is under way, else the next one that waits, else
+        the last one taken up, if any. `lost` are the ranges that the batch up to `begin` gave up.
         """
         if self.why_never:
             self._pass_over(begin.stream, control)

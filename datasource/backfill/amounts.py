@@ -55,7 +55,9 @@ def moment(microseconds: int) -> str:
 
 
 def _cut(microseconds: int, unit: Literal["ms", "s"]) -> str:
-    """Not by Python's own, which end with the year 9999: some program may have written a commit's time in another unit,
-    and what is only shown must not end what shows it.
+    """A moment given in µs since 1970, in ISO format, cut to the unit.
+
+    NumPy makes it, because Python's datetime ends with the year 9999: some program may have written a commit's time in
+    another unit, and what is only shown must not end the program that shows it.
     """
     return str(np.datetime64(min(microseconds, _LAST_MOMENT), "us").astype(f"datetime64[{unit}]"))

@@ -19,7 +19,7 @@ from backfill.vnode import Key
 
 
 class Attachment:
-    """Finds the place once in a process, and keeps it at each barrier that Spark has committed; not thread-safe."""
+    """Finds the stream's place once in a process, and moves it to each barrier that Spark commits; not thread-safe."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Attachment:
         options: StreamOptions,
         require_last_rows: Callable[[Barrier, Barrier], None],
     ) -> None:
-        """`require_last_rows` raises if last rows are kept, and stand at neither of these barriers."""
+        """`require_last_rows` raises if last rows are kept, and stand at neither of the two barriers it is given."""
         self._upstream = upstream
         self._record = record
         self._staging_root = staging
@@ -41,7 +41,7 @@ class Attachment:
         self._manifest: tuple[int, Manifest] | None = None
 
     def staging(self, stream: str) -> Staging:
-        # Kept, since on an object store each is a client of its own.
+        # Kept, since on an object store each has a client of its own.
         return self._stagings.setdefault(stream, self._staging_root.of_stream(stream))
 
     def _files(self, end: Barrier) -> BatchFiles:
@@ -50,7 +50,10 @@ class Attachment:
     # -- finding the place -----------------------------------------------------------------------------------------
 
     def begin(self, control: Control) -> tuple[NamedStream, Barrier | None]:
-        """For a new checkpoint: makes the record and a place in the log; with the barrier to resume from, if any."""
+        """For a new checkpoint: makes the record and a place in the log, or finds them.
+
+        Returns the stream, and the barrier that the record says to resume from, if any.
+        """
         found = self._record.begin(lambda stream: self.staging(stream).forget_all())
         if isinstance(found, Barrier):
             return self.attach(found, found, control), found
@@ -62,7 +65,7 @@ class Attachment:
         return found, None
 
     def bounds(self) -> tuple[Key, ...]:
-        """Where the vnodes end; recorded as well, for people who look into the state file: no stream reads it again."""
+        """The keys at which vnodes end. They are recorded only for people who look into the state file."""
         bounds = self._upstream.bounds(self._options.vnode_count)
         self._record.keep_bounds(bounds)
         return bounds
@@ -70,30 +73,30 @@ class Attachment:
     def attach(self, committed: Barrier | None, planned: Barrier, control: Control) -> NamedStream:
         """Finds the stream's place again, from the last barrier that was committed, if any, and the last one planned.
 
-        The bookmark of the latter says in which order keys are, as far as that still matters.
+        The bookmark of the planned one notes the order of keys, as far as that still matters.
         """
         if self._attached is not None and self._attached.stream == planned.stream:
             return self._attached
         barrier = replace(committed or planned, bookmark=planned.bookmark)
         found, bookmark = self._record.checked(barrier, order_matters=self._order_matters(committed, planned, control))
         if committed is not None:
-            # Before anything is written: without them the same start is to fail again, and another one may go on.
+            # Before anything is written: without them this start has to fail each time, and another one may go on.
             self._require_last_rows(committed, planned)
         if not self._options.only_snapshot:
             bookmark = self._upstream.attach(bookmark, barrier.epoch, self._seen(committed, planned))
         if found is None:
             self._replace_lost_manifests(committed, planned)
         elif committed is None or committed.epoch != planned.epoch:
-            # The sink may have the batch that an earlier process logged. Read again it would be as of a later state,
-            # and no batch would give the changes up to that state.
+            # The sink may have the batch that an earlier process logged. Without its manifest it would be read again as
+            # of a later state, and no batch would give the changes up to that state.
             self.staging(planned.stream).require_manifest(planned)
         self._record.adopt(barrier, found, bookmark)
         self._attached = NamedStream(planned.stream, bookmark)
         return self._attached
 
     def _seen(self, committed: Barrier | None, planned: Barrier) -> set[str]:
-        """The positions of the later states of which the sink may have something: it may have got some of the batch
-        that is planned; and chunks may have been read again, later than planned.
+        """The positions of the states from which the sink may have rows beyond the committed barrier: that of the
+        planned batch, of which it may have got some, and those at which chunks were read again, later than planned.
         """
         barriers = [planned] if committed in (None, planned) else [committed, planned]
         ahead = [barrier.ahead for barrier in barriers]
@@ -105,7 +108,7 @@ class Attachment:
         return self._files(barrier).manifest() if barrier.has_manifest else None
 
     def _order_matters(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:
-        """Whether something is left to do, in the batch that is planned or after it, that goes by the order of keys."""
+        """Whether something that depends on the order of keys is left to do, in the planned batch or after it."""
         if committed != planned:
             return planned.has_manifest or planned.order_matters
         if self._options.only_snapshot:
@@ -117,11 +120,11 @@ class Attachment:
         return missed or committed.order_matters
 
     def _replace_lost_manifests(self, committed: Barrier | None, planned: Barrier) -> None:
-        """Where `stateDir` was lost, the staged files most often were in it, and so manifests are lost too.
+        """Makes manifests anew that were lost with `stateDir`, where staged files are kept by default.
 
-        That of the batch which was committed may have told that chunks were read at a later state, after a crash, or
-        that some of rows which are read again were given up; these count as read then. To end the stream for that would
-        be worse than to go on. Not so where last rows are kept, which were in `stateDir` as well.
+        The manifest of the committed batch may have said that chunks were read at a later state, after a crash, or
+        that some of the rows to read again were given up; without it they count as read. Ending the stream for that
+        would be worse. This one is not made anew where last rows are kept, since they were in `stateDir` as well.
         """
         if committed is not None and self._options.last_rows is None:
             self._keep_where_lost(committed, Manifest(()))
@@ -136,8 +139,9 @@ class Attachment:
     # -- keeping it ------------------------------------------------------------------------------------------------
 
     def settle(self, start: Barrier, *, at_once: bool = False) -> None:
-        """Spark has committed `start`: records it, lets the upstream forget, removes older chunks. That may be put off,
-        see `Record.commit`, which has `at_once` as well.
+        """For a barrier that Spark has committed: records it, lets the upstream forget, and removes older chunks.
+
+        All of that is put off where `Record.commit` puts off recording; `at_once` is its argument.
         """
         # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
         if start == self._acknowledged or not self._record.commit(start, at_once=at_once):
@@ -153,12 +157,12 @@ class Attachment:
     # -- what the batch before has left ----------------------------------------------------------------------------
 
     def manifest(self, begin: Barrier) -> Manifest:
-        """What the batch before `begin` read. An idle stream asks for it many times a second."""
+        """What the batch up to `begin` read. Remembered, since an idle stream asks for it many times a second."""
         if self._manifest is None or self._manifest[0] != begin.epoch.number:
             self._manifest = begin.epoch.number, self.staging(begin.stream).require_manifest(begin)
         return self._manifest[1]
 
     def ahead(self, begin: Barrier) -> tuple[Ahead, ...]:
-        """The keys that were read later than `begin`, as far as the state at `begin` does not show that yet."""
+        """The keys whose rows were read at a state that `begin` has not come to yet, each range with that state."""
         carried = [item for item in begin.ahead if not self._upstream.reached(begin.epoch, item.position)]
         return (*carried, *self.manifest(begin).ahead)

@@ -55,6 +55,6 @@ def column_of(row: pa.Array[Any], name: str) -> Any:
 
 
 def columns_of(row: pa.Array[Any]) -> dict[str, Any]:
-    """All of its columns by their names. One by one they took 1.6 s of 1,500: each as long as there are columns."""
+    """All columns of such a struct by name. One by one, 1,500 took 1.6 s: the time of each grows with their number."""
     struct = cast("pa.StructArray", row)
     return dict(zip((field.name for field in struct.type), struct.flatten(), strict=True))

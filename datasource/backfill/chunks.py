@@ -36,10 +36,10 @@ class Chunks:
     def parts(self, begin: Barrier | None, pin: Pin | None) -> tuple[tuple[Chunk | SnapshotPart, ...], Pin | None]:
         """What readers read after `begin`, and the pin that is held by then, if any; a `SnapshotPart` needs it.
 
-        Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
-        batch was planned in, or was taken for the same purpose before; else at that state again where the upstream
-        keeps it; else at a later one, which the manifest then names. Rows that are emitted once more are never read
-        later: then they are left to another batch.
+        Chunks that were staged are read from their files. The others are read at `pin` if it is the state that the
+        batch was planned in, or one that was taken to read them before; else at the planned state again where the
+        upstream keeps it; else at a later one, which the manifest then names. Rows that are emitted once more are never
+        read later than planned: they are left to another batch.
         """
         if not self.end.has_manifest:
             return (), pin
@@ -57,7 +57,7 @@ class Chunks:
         return tuple(parts), pin
 
     def require_columns(self) -> None:
-        """Raises SchemaChangedError where a chunk that is staged cannot be read with the columns that are carried."""
+        """Raises SchemaChangedError where a staged chunk cannot be read with the columns that the stream carries."""
         if self.end.has_manifest:
             manifest, added = self.staging.require_manifest(self.end), self._added()
             for name in self._staged(manifest):
@@ -70,16 +70,17 @@ class Chunks:
     def _added(self) -> Added:
         """The columns that a chunk may lack.
 
-        A stream of one state has all rows with the same columns; and the sink may have more of rows that come again.
+        None in a snapshot-only stream, in which all rows have the same columns. None either where rows come again: the
+        sink may have their values in such a column already.
         """
         has_all = self.options.only_snapshot or self.end.took_again
         return NOTHING_ADDED if has_all else self.upstream.added()
 
     def read_rest(self, pin: Pin) -> None:
-        """Stages what no reader has read to its end, if it is to be read at this pin: which may be of the next batch,
-        if that was planned and never logged by Spark.
+        """Stages the chunks that no reader has read to their ends, if they are to be read at this pin.
 
-        A sink may leave rows unread: for one, Spark skips one side of a join if the other is empty.
+        They are not if the pin is that of the next batch, planned and never logged by Spark. A sink may leave rows
+        unread: Spark, for one, skips one side of a join if the other is empty.
         """
         manifest = self.staging.require_manifest(self.end)
         staged = self._staged(manifest)
@@ -88,15 +89,15 @@ class Chunks:
                 deque(read(self._unread(name, item, pin), self.upstream.reader(), self.rows), maxlen=0)
 
     def _staged(self, manifest: Manifest) -> tuple[str, ...]:
-        """The chunks of which nothing has to be read from the database."""
+        """The names of the chunks that are staged, so that nothing of them has to be read from the database."""
         return tuple(name for name in manifest.chunks if self._chunk(name).is_staged)
 
     def _has_state(self, manifest: Manifest, staged: Collection[str], pin: Pin | None) -> bool:
-        """Whether all that is not staged is to be read at this state."""
+        """Whether all chunks that are not staged are to be read at this pin."""
         return all(name in staged or self._fits(item, pin) for name, item in manifest.chunks.items())
 
     def _fits(self, planned: PlannedSplit, pin: Pin | None) -> bool:
-        """Whether this is the state to read a split at, which was not given up."""
+        """Whether this pin is the one at which to read a split that was not given up."""
         if pin is None:
             return False
         if isinstance(planned.reading, Later):
@@ -104,11 +105,12 @@ class Chunks:
         return pin.epoch == self.end.epoch
 
     def _planned_anew(self, manifest: Manifest, staged: tuple[str, ...], pin: Pin) -> Manifest:
-        """For the state of this pin; as it was where that is the state planned, as of an upstream that keeps them.
+        """The manifest with what is not `staged` planned anew for the state of this pin; the same manifest where that
+        is the state it was planned in, as with an upstream that keeps its states.
 
-        A chunk may have been staged since that was looked at, by a reader of a driver that still runs. It is in that
-        one's sink then, unless its reader has seen the new plan (`BatchFiles.require_still_planned`). So this looks
-        again.
+        A chunk may have been staged since `staged` was looked up, by a reader of an earlier driver that still runs. It
+        is in that driver's sink then, unless its reader has seen the new plan (`BatchFiles.require_still_planned`). So
+        this looks again.
         """
         if self._has_state(manifest, staged, pin):
             return manifest
@@ -121,18 +123,18 @@ class Chunks:
                 return anew
 
     def _read_later(self, manifest: Manifest, staged: Collection[str], pin: Pin) -> Manifest:
-        """Has the chunks that were lost read at this later state. A snapshot-only stream is of one state, so there all
-        chunks are if any was.
+        """The manifest with the lost chunks to be read at this later state; with all chunks in a snapshot-only stream,
+        whose rows are of one state.
         """
         all_or_none = self.options.only_snapshot and len(staged) < len(manifest.chunks)
         return manifest.with_others(lambda item: item.reread_at(pin.epoch.position), () if all_or_none else staged)
 
     def _given_up(self, manifest: Manifest, staged: Collection[str], _: Pin) -> Manifest:
-        """Leaves out the chunks that were lost; their rows are taken in a later batch (`again`).
+        """The manifest without the chunks that were lost; their rows are taken in a later batch (`again`).
 
-        They belong to rows that the sink has already. Read at a later state they would lack the rows deleted until
-        then, whose deletes could not be told from those of rows that came back; and they would be followed by older
-        versions of themselves. Left out, the sink is right at this barrier and at all others.
+        The sink has these rows already. A chunk read at a later state would lack the rows deleted until then, whose
+        deletes could not be told from those of rows that came back; and its rows would be followed by older versions of
+        themselves. Without the chunk, the sink is right at this barrier and at all others.
         """
         return manifest.with_others(lambda item: replace(item, reading=GivenUp()), staged)
 
@@ -150,13 +152,13 @@ class Chunks:
 
 
 def planned_manifest(to_read: Sequence[Piece], epoch: Epoch, readers: int) -> Manifest:
-    """Who is to read which of these snapshot rows of the batch that ends at this epoch."""
+    """Divides these snapshot rows, of the batch that ends at this epoch, among at most so many readers."""
     splits = split(to_read, count=readers, min_rows=MIN_SPLIT_ROWS)
     return Manifest(tuple(PlannedSplit.of(item, epoch.position) for item in splits))
 
 
 def pieces_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
-    """The snapshot rows of a batch, as the offsets alone say."""
+    """The snapshot rows of a batch, as its two offsets alone determine them."""
     if end.again is None or not end.took_again:
         return pieces(None if begin is None else begin.progress, end.progress)
     before = None if begin is None else begin.again

@@ -25,7 +25,7 @@ from backfill.vnode import Key
 from backfill.wording import too_new
 
 CONTROL_VERSION: Final = 2
-"""The newest there is."""
+"""The newest version of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """`max_rows` is how many snapshot rows a batch may read, None for no limit beside the options'.
+    """What a stream has been told. `max_rows` limits the snapshot rows of a batch; None: only the options do.
 
     `requests` are in the order in which they were made; those that are done may be among them.
     """
@@ -86,11 +86,11 @@ class Control:
         return self.paused or self.max_rows == 0
 
     def holds_up_more(self, before: Control) -> bool:
-        """Whether a stream that was told `before` reads less in some batch now."""
+        """Whether a batch may read fewer rows than it might have by `before`."""
         return self.rows_of(sys.maxsize) < before.rows_of(sys.maxsize)
 
     def rows_of(self, budget: int) -> int:
-        """How many snapshot rows a batch may read that might read `budget`."""
+        """How many snapshot rows a batch may read if the options allow it `budget`."""
         if self.holds:
             return 0
         return budget if self.max_rows is None else min(budget, self.max_rows)
@@ -107,9 +107,7 @@ class Control:
         return replace(self, max_rows=max_rows)
 
     def waiting(self, stream: str, taken_up: str | None) -> Waiting:
-        """The stream's requests that came after `taken_up`. If a stop is among them, what `taken_up` asked for is to be
-        left now.
-        """
+        """The stream's requests that came after `taken_up`. If a stop is among them, `taken_up` itself ends as well."""
         found = [request for request in self.requests if request.stream == stream]
         at = next((at for at, request in enumerate(found) if request.id == taken_up), -1)
         waiting = Waiting()
@@ -122,8 +120,8 @@ class Control:
         return waiting
 
     def asked(self, request: Request, taken_up: str | None) -> Control:
-        """With `request` appended. Dropped are those of other streams, and those before `taken_up`, which is known to
-        have been taken up.
+        """The same with `request` appended, without requests of other streams and those before `taken_up`, which is
+        known to have been taken up.
         """
         kept = [item for item in self.requests if item.stream == request.stream]
         at = next((at for at, item in enumerate(kept) if item.id == taken_up), 0)
@@ -135,7 +133,7 @@ class Control:
         return ", ".join(filter(None, ("paused" if self.paused else "", limit)))
 
     def figures(self) -> dict[str, int | str]:
-        """The same for programs: in these words, and how many snapshot rows a batch may read by it."""
+        """The same for programs: the words of `told`, and how many snapshot rows a batch may read, if limited."""
         limit = 0 if self.holds else self.max_rows
         return {} if limit is None else {"control": self.told(), "control_rows": limit}
 
@@ -147,7 +145,7 @@ class Control:
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Control:
-        """StateError where it is of a newer version or not one of ours."""
+        """Reads what `to_text` gave. Raises StateError where it is of a newer version or not one of ours."""
         try:
             value = json.loads(text)
             version = stored.whole(value["version"])

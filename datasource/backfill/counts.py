@@ -1,15 +1,15 @@
 """What has become of the changes that a stream has read, counted for whoever watches.
 
 Each batch is counted once, when its changes are read, in the process that reads them. A batch that is run again after
-a crash has the same changes, and its epoch is counted already, unless the crash came just before: then a batch that is
-completed from kept last rows may stay uncounted. With a new checkpoint that goes on from stateDir, changes that were
-counted and that its sink does not have count once more. The counts are kept in `counts.json` in stateDir; where that is
+a crash has the same changes, and its epoch has been counted already, unless the crash came just before; then a batch
+that is completed from kept last rows may stay uncounted. Where a new checkpoint goes on from stateDir, changes that
+were counted, but are not in its sink, count once more. The counts are kept in `counts.json` in stateDir; if that is
 lost they begin anew, and `since` says when.
 
     {"version":1,"stream":"1f0c9a77","since":1772366404000000,"epoch":7,"passed_on":40,"held_back":2,
      "complete_until":1772366504000000}
 
-Nothing but what people are shown depends on it, so a file that cannot be understood is as good as none.
+Only what people are shown depends on this file, so one that cannot be understood is as good as none.
 """
 
 from __future__ import annotations
@@ -33,23 +33,21 @@ NOTE_INTERVAL: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Changes of the log between the state of `since` and the epoch of that number; times in µs since 1970."""
+    """Counts of the log's changes from the moment `since` to the epoch number `epoch`; times in µs since 1970."""
 
     stream: str
     since: int
     epoch: int
     passed_on: int = 0
-    """Changes that were emitted, as one row or as two; or that would have been, had they not changed nothing or come
-    late.
-    """
+    """Changes that were emitted, as one row or as two; or left out only because they changed nothing or came late."""
 
     held_back: int = 0
-    """Changes that were left out, because the snapshot has not come to their rows or has shown them already. Until it
-    has its first row the log is not read, and nothing is counted.
+    """Changes that were left out, because the snapshot had not come to their rows or had shown them already. Until the
+    snapshot has its first row the log is not read, and nothing is counted.
     """
 
     complete_until: int = 0
-    """The last moment of which the stream is known to have everything that was committed; 0 where nobody noted it."""
+    """The last moment up to which the stream is known to have all that was committed; 0 where none was noted."""
 
     def and_batch(self, epoch: int, tally: Tally) -> Counts:
         """These and the changes of the batch that ends at this epoch, unless it is counted already."""
@@ -59,7 +57,7 @@ class Counts:
         return replace(self, epoch=epoch, passed_on=passed_on, held_back=held_back)
 
     def up_to(self, epoch: int) -> Counts:
-        """These, with what comes after this epoch still to be counted, though some of it may be counted already."""
+        """The same counts, but batches after this epoch are to be counted, even those that were counted already."""
         return replace(self, epoch=min(self.epoch, epoch))
 
     def to_text(self) -> str:
@@ -67,7 +65,7 @@ class Counts:
 
     @classmethod
     def from_text(cls, text: str) -> Counts | None:
-        """None where it is not of this version."""
+        """Reads what `to_text` gave; None where it is not of this version, or cannot be understood."""
         try:
             value = json.loads(text)
             if stored.whole(value.pop("version")) != COUNTS_VERSION:
@@ -91,9 +89,10 @@ class Tally:
 
 
 class Counting:
-    """The counts of one stream while it runs; `read` and `keep` are for other processes and the next one of its own.
+    """The counts of one stream while it runs; `keep` stores them for other processes, and for the stream's next one to
+    `read`.
 
-    An OSError of `keep` is only said, once until they are kept again.
+    An OSError of `keep` is only logged, once until they are kept again.
     """
 
     def __init__(
@@ -104,25 +103,26 @@ class Counting:
         self._said_unkept = False
 
     def begin(self, stream: str, since: int) -> None:
-        """Goes on with what is counted of this stream; where nothing is, counting begins at this moment."""
+        """Goes on with the counts that were kept of this stream; if there are none, counting begins at `since`."""
         if self._counts is None:
             found = self._read()
             self._counts = found if found is not None and found.stream == stream else Counts(stream, since, 0)
 
     def resume(self, epoch: int) -> None:
-        """A new checkpoint goes on from the state directory: its batches after this epoch are others than before."""
+        """For a new checkpoint that goes on from the state directory: after this epoch, its batches are new ones."""
         if self._counts is not None:
             self._replace(self._counts.up_to(epoch))
 
     def add(self, epoch: int, tally: Tally) -> None:
-        """Counts a batch, whose readers are planned."""
+        """Counts the batch that ends at this epoch, once its readers are planned."""
         if self._counts is not None:
             self._replace(self._counts.and_batch(epoch, tally))
 
     def complete(self, until: int | None) -> None:
-        """Tells other processes, now and then, that a stream with nothing to read is not behind; None is not known.
+        """Notes for other processes, now and then, that a stream with nothing to read is complete up to this moment;
+        None is not known.
 
-        Also where the upstream's clock was set back: it would not be behind until it is that late again.
+        Also where the upstream's clock was set back: else the stream would seem complete until it is that late again.
         """
         if self._counts is not None and until is not None and abs(until - self._counts.complete_until) >= NOTE_INTERVAL:
             self._replace(replace(self._counts, complete_until=until))

@@ -1,7 +1,7 @@
-"""What makes files and their names outlast the machine's loss of power, where the file system can do that.
+"""Makes files and their names survive a loss of power, where the file system can do that.
 
-A file that is not synced may be empty afterwards, cut short or full of zeros, though it has its name; and one whose
-folder is not synced may be without the name, or that may lead to the file before.
+A file that was not synced may afterwards be empty, cut short or full of zeros, although it has its name. If its folder
+was not synced, the name may be missing, or lead to the file that had it before.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Final
 
 _UNKNOWN: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF, errno.EPERM, errno.EACCES)
-"""How a file system answers that cannot do it, as some that show an object store; and Windows of a file that is read.
-
-To open it for writing would be more than some of these can do.
+"""The errors of a file system that cannot sync, as some that show an object store; and of Windows for a file that was
+opened for reading. Some of these cannot open one for writing.
 """
 
 
 def sync_file(path: Path) -> None:
-    """What is in this file is durable."""
+    """Makes the content of this file durable, where its file system can."""
     try:
         _sync(path)
     except OSError as error:
@@ -30,13 +29,13 @@ def sync_file(path: Path) -> None:
 
 
 def sync_names(folder: Path) -> None:
-    """The names in this folder are durable."""
-    with suppress(OSError):  # Not every file system knows this of a folder, and the files are written.
+    """Makes the names in this folder durable, where its file system can."""
+    with suppress(OSError):  # Not every file system can sync a folder, and the files are written.
         _sync(folder)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes it, and those that it is in, where they are missing; their names are durable."""
+    """Makes the folder and its parents where they are missing, with durable names."""
     missing = list(takewhile(lambda item: not item.exists(), (folder, *folder.parents)))
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:

@@ -48,7 +48,7 @@ class TableError(DefiniteError):
 
 
 class UnknownFeatureError(TableError):
-    """The table uses what the package that reads it does not know."""
+    """The table uses a feature that the package which reads it does not know."""
 
 
 class UnsupportedTypeError(DefiniteError):
@@ -80,7 +80,7 @@ class DatabaseSetupError(DefiniteError):
 
 
 class DriverError(DefiniteError):
-    """The database's driver cannot be loaded in this process, or that lacks memory, threads or open files."""
+    """The database's driver cannot be loaded in this process, or the process lacks memory, threads or open files."""
 
 
 class DataLossError(DefiniteError):
@@ -108,7 +108,7 @@ class ConnectionLostError(TransientError):
 
 
 class OtherServerError(ConnectionLostError):
-    """Another server has answered than the one whose change log is read."""
+    """The server that answered is not the one whose change log is read."""
 
 
 class StagingUnreachableError(TransientError):
@@ -132,4 +132,4 @@ class SlotBusyError(TransientError):
 
 
 class SnapshotGoneError(TransientError):
-    """The pinned state has ended before everything that is to be read at it had been read."""
+    """The pinned state ended before everything that was to be read at it had been read."""

@@ -1,4 +1,4 @@
-"""The changes of one batch: which of those in the log go forward, and from where.
+"""The changes of one batch: which of those in the log go forward, and where their values come from.
 
 They follow from the batch's two offsets and the log, so that a batch which is run again gives the same rows.
 """
@@ -33,7 +33,7 @@ from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """The changes from `begin` to `end` to keys that had been emitted at `begin`; None is before the first batch."""
+    """The changes from `begin` to `end` to keys that had been emitted at `begin`, which is None in the first batch."""
 
     upstream: Upstream
     rows: RowFormat
@@ -41,13 +41,13 @@ class Following:
     begin: Barrier | None
     end: Barrier
     pin: Pin | None
-    """What is held, if anything."""
+    """The pin that is held, if any."""
 
     tally: Tally = field(default_factory=Tally)
     """What becomes of the changes, added up while they are read."""
 
     def parts(self, staging: Staging, last_rows: LastRows | None) -> tuple[Part, ...]:
-        """What readers read of them: as the log tells them, or completed from the last rows."""
+        """The parts that bring these changes to readers: as the log has them, or completed from the last rows."""
         readers = self.options.num_partitions
         if last_rows is not None:
             logged = Logged(self.begin, self.end, self._marked(), self._look_up)
@@ -55,7 +55,7 @@ class Following:
         return pack(self._rows(), self.rows.schema, staging.of_batch(self.end.epoch.number), readers)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        """Output rows of the changes that go forward, as the log tells them."""
+        """Output rows of the changes that go forward, as the log has them."""
         first = 0
         for changes, found in self._mark(self._logged()):
             rows = marked_rows(changes, found, truncates=self._emits_truncations)
@@ -63,19 +63,21 @@ class Following:
             first += rows.num_rows
 
     def _marked(self) -> Marked:
-        """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
+        """Changes, which of them go forward, and whether they are a truncation that does; many at once, since each look
+        into the last rows takes its time.
+        """
         for changes, found in self._mark(self._logged_together()):
             yield changes, found, self._emits_truncations and changes["op"][0].as_py() == TRUNCATE
 
     # -- reading the log -------------------------------------------------------------------------------------------
 
     def _logged(self) -> Iterator[pa.RecordBatch]:
-        """All changes; none where no key has been emitted, so that none would go forward."""
+        """All changes of the log in this batch; none where no key has been emitted, as none would go forward."""
         if self.begin is not None and self._coverage:
             yield from self.upstream.changes(self.begin.epoch, self.end.epoch)
 
     def _logged_together(self) -> Iterator[pa.RecordBatch]:
-        """The same in larger pieces, but each truncation that is emitted is a piece of its own."""
+        """The same in larger batches, but with each truncation that is emitted as a batch of its own."""
         for changes in coalesced(self._logged(), ROWS_AT_ONCE, BYTES_AT_ONCE):
             truncates = (changes["op"].to_numpy() == TRUNCATE) & self._emits_truncations
             at = np.flatnonzero(truncates).tolist()
@@ -114,14 +116,15 @@ class Following:
     def _goes_forward(
         self, coverage: Coverage, changes: pa.RecordBatch, emptied: Mask, keys: pa.RecordBatch, rows: Indices
     ) -> Mask:
-        """For keys and the rows of the changes they belong to; `emptied`: a truncation that is emitted comes before.
+        """For each of these keys, whether it goes forward; `rows` are the numbers of the changes they belong to.
 
-        A truncation that is emitted takes away again what the sink has seen, so what comes after it is new to the sink.
+        `emptied` tells which changes have a truncation before them that is emitted. It takes away again what the sink
+        has seen, so what comes after it is new to the sink.
         """
         return self._within(keys, coverage) & ~(self._shown(keys, rows, changes) & ~emptied[rows])
 
     def _shown(self, keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch) -> Mask:
-        """Which changes the sink has seen the result of, because it got the key's row as of a later state."""
+        """For each of these keys, whether the sink has seen its change, because it got the row as of a later state."""
         found = np.zeros(keys.num_rows, np.bool_)
         for item in self.end.ahead:
             shown = mask(self.upstream.shown(item.position, changes))
@@ -134,9 +137,10 @@ class Following:
         return mask(self.upstream.covered(keys, coverage))
 
     def _require_no_later_ahead(self) -> None:
-        """Raises if this batch has a truncation that is emitted, and ends before a state at which rows were read ahead.
+        """Raises if this batch, which has a truncation that is emitted, ends before a state at which rows were read
+        ahead.
 
-        Later batches would leave out changes that this state shows, although the truncation took its rows away again. A
+        Later batches would leave out changes which that state shows, although the truncation has taken its rows away. A
         batch that was planned with `onTruncate=emit` always goes that far.
         """
         if not all(self.upstream.reached(self.end.epoch, item.position) for item in self.end.ahead):
@@ -150,7 +154,7 @@ class Following:
     # -- values that the log left out ------------------------------------------------------------------------------
 
     def _look_up(self, keys: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of these keys at the batch's end; at a later state where that has gone, as after a crash."""
+        """The rows of these keys at the batch's end; at a later state where that one is gone, as after a crash."""
         if self.pin is not None and self.pin.epoch == self.end.epoch:
             with suppress(SnapshotGoneError):
                 return self._looked_up(self.pin, keys)

@@ -41,11 +41,11 @@ class StagedChanges:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A staged file of snapshot rows, as the database gave them; as a `Part` by itself it is there already."""
+    """A staged file of snapshot rows, as the database gave them; as a `Part` by itself it has been staged already."""
 
     files: BatchFiles
     epoch: Epoch
-    """At which its batch ends."""
+    """The epoch at which its batch ends."""
 
     name: str
     added: Added = NOTHING_ADDED
@@ -63,7 +63,7 @@ class SnapshotPart:
     chunk: Chunk
     split: Split
     token: str
-    """What pins the state to read at."""
+    """The token of the pin to read at."""
 
     exact: bool
     """Whether the split's row count was taken in the state that is read."""
@@ -95,7 +95,7 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
 
 
 def require_columns(part: StagedChanges | Chunk, rows: RowFormat) -> None:
-    """Raises SchemaChangedError where `read` would, because of columns that a staged file of the part lacks or has in
+    """Raises SchemaChangedError where `read` would, because of columns that a staged file of the part lacks or has with
     other types.
     """
     match part:
@@ -109,9 +109,9 @@ def require_columns(part: StagedChanges | Chunk, rows: RowFormat) -> None:
 
 
 def _optional(added: Added, found: pa.Schema) -> Collection[str]:
-    """The output columns that a file of changes with these may lack."""
+    """The output columns that a staged file of changes with the schema `found` may lack."""
     lacking = added.lacked_by([column for column in found.names if column not in RESERVED])
-    # What was staged when nothing was to be marked as unchanged has nothing to mark.
+    # A file that was staged when nothing was to be marked as unchanged has nothing to mark.
     return {*lacking, UNCHANGED_COLUMNS}
 
 
@@ -147,22 +147,22 @@ def _staged_chunk(chunk: Chunk, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def committed_chunk(files: BatchFiles, name: str, table: TableSchema) -> Iterator[pa.RecordBatch]:
-    """The rows of a staged chunk that the sink has, in `table.columns`; null in those that it was not given."""
+    """The rows of a staged chunk that the sink has, in `table.columns`; columns that it was not given are null."""
     for batch in files.read(name):
         yield _with_columns(batch, table.columns, table.values, files.number)
 
 
 def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, optional: Collection[str], number: int) -> pa.RecordBatch:
-    """These columns of a staged batch, which an earlier run may have written with others; the `optional` ones that it
-    lacks are null.
+    """A staged batch in exactly these columns, though an earlier run may have written it with others; the `optional`
+    ones that it lacks are null.
     """
     _require_columns(batch.schema, columns, optional, number)
     return in_columns(batch, columns)
 
 
 def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[str], number: int) -> None:
-    """Refuses a file that an earlier run has staged without one of these columns that is not `optional`, or with other
-    types.
+    """Raises SchemaChangedError for a file that an earlier run has staged with other types, or without one of these
+    columns that is not `optional`.
     """
     there = set(found.names)
     missing = [name for name in columns.names if name not in there and name not in optional]
@@ -183,7 +183,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
 
 
 def _counted(part: SnapshotPart, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:
-    """The rows, with a check that they are as many as were counted when the batch was planned."""
+    """The part's rows. Where `exact`, raises StagingError unless they are as many as were counted in planning."""
     found = 0
     for batch in reader.read(part.token, part.split.ranges):
         found += batch.num_rows

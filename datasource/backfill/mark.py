@@ -1,7 +1,7 @@
 """Which changes go forward, and as what. Pure Arrow kernels.
 
-To *mark* a change is to decide whether the part of the table already emitted is concerned (RisingWave
-`mark_chunk_ref_by_vnode`). The two halves of a change are marked each on its own key:
+To *mark* a change is to decide whether it concerns the part of the table already emitted (RisingWave
+`mark_chunk_ref_by_vnode`). The two halves of a change are marked separately, each by its own key:
 
 | change                     | old key emitted | new key emitted | goes forward as                                  |
 |----------------------------|-----------------|-----------------|--------------------------------------------------|
@@ -12,7 +12,7 @@ To *mark* a change is to decide whether the part of the table already emitted is
 |                            | yes             | no              | delete of the old key                            |
 |                            | no              | yes             | insert of the new key                            |
 
-What is not emitted yet is left out: the snapshot will show it (RisingWave `normalize_unmatched_updates`).
+A half whose key is not emitted yet is left out: the snapshot will show it (RisingWave `normalize_unmatched_updates`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from backfill.errors import TruncateError
 from backfill.options import OnTruncate
 
 Forwarded: TypeAlias = Callable[[pa.RecordBatch, Indices], Mask]
-"""For keys (a batch of the key columns) and the rows of the changes they belong to: which go forward."""
+"""Given keys (a batch of the key columns) and the numbers of the changes they belong to, tells which go forward."""
 
 CHANGE_TYPES: Final = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
 INSERTED, PREIMAGE, POSTIMAGE, REMOVED, _TRUNCATE = range(len(CHANGE_TYPES))
@@ -41,9 +41,9 @@ MARKED_COLUMNS: Final = ("row", "change_type", "version", "timestamp", "unchange
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """Which halves of changes go forward, a place for each change.
+    """Which halves of changes go forward, with a place in each mask for each change.
 
-    The old half removes a row: it is that of a delete, and of an update that moves its key. The new half brings one.
+    The old half removes a row; only deletes have one, and updates that move their key. The new half brings a row.
     """
 
     old: Mask
@@ -66,7 +66,7 @@ class Halves:
 
 
 def mark(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded) -> Halves:
-    """Marks changes, which have the layout of `backfill.changes`: which of their halves go forward."""
+    """Marks changes in the layout of `backfill.changes`: returns which of their halves go forward."""
     op, old_kind = changes["op"].to_numpy(), changes["old_kind"].to_numpy()
     update = op == UPDATE
     moves = update & (old_kind != OLD_NONE)
@@ -103,7 +103,7 @@ def _keys_differ(changes: pa.RecordBatch, key: Sequence[str], rows: Indices) -> 
 
 
 def keys_of(changes: pa.RecordBatch, key: Sequence[str], old_rows: Indices, new_rows: Indices) -> pa.RecordBatch:
-    """The keys of the rows before these changes, then of the rows after those."""
+    """The keys of the rows before the changes `old_rows`, then of the rows after the changes `new_rows`."""
     columns = []
     for name in key:
         after = _rows_at(column_of(changes["new"], name), new_rows)
@@ -113,7 +113,7 @@ def keys_of(changes: pa.RecordBatch, key: Sequence[str], old_rows: Indices, new_
 
 
 def in_turn(first: Indices, second: Indices) -> Indices:
-    """What brings first halves of changes, followed by second halves, into the order in which the changes stand."""
+    """The indices that bring first halves of changes, followed by second halves, into the order of the changes."""
     return np.argsort(np.concatenate([2 * first, 2 * second + 1]), kind="stable")
 
 
@@ -135,7 +135,7 @@ def _assemble(
         order = in_turn(first, second)
         row = pa.concat_arrays([changes["old"].take(index(first)), row]).take(index(order))
         unchanged = pa.concat_arrays([nothing_unchanged, unchanged]).take(index(order))
-        # A change stands here once, twice or not at all, so `_rows_at` with its look at the length would not do.
+        # A change stands here once, twice or not at all, so `_rows_at`, which goes by the length, would not do.
         source = index(np.concatenate([first, second])[order])
         version, timestamp = changes["version"].take(source), changes["timestamp"].take(source)
         kind = np.concatenate([first_type[first], kind])[order]
@@ -147,7 +147,7 @@ def _assemble(
 
 
 def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate, table: str) -> None:
-    """Raises where the table of this name was truncated and nobody said what to do about that."""
+    """Raises TruncateError where these changes truncate the table, and the options do not say what to do then."""
     if on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
         raise TruncateError(
             f"the table {table} was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that "

@@ -21,9 +21,9 @@ A barrier (keys in this order, no white space, one text per state):
      "base": {…}}                                             optional, see `Barrier.resumed_from`
 
 A finished backfill has `"progress": {"vnodes": 256, "rows": 1000000}`. Each range begins where the one before
-ends, the first at the smallest key; in `again` `after` says where one begins elsewhere. The text is canonical because
-Spark takes a different text for new data. An offset of a newer version is refused; an older release refuses one with
-`again`, which it would lose. Each version has golden files in `tests/golden`.
+ends, the first at the smallest key; in `again`, `after` says so where one begins elsewhere. The text is canonical
+because Spark takes a different text for new data. An offset of a newer version is refused; so an older release refuses
+one with `again`, which it would lose. Each version has golden files in `tests/golden`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from backfill.vnode import Key, KeyRange
 from backfill.wording import too_new
 
 VERSION: Final = 2
-"""The newest there is. What version 1 can say is written as version 1."""
+"""The newest version. What version 1 can say is written as version 1."""
 
 # JSON is untyped by nature; every value is checked where it is read.
 Json: TypeAlias = dict[str, Any]
@@ -61,7 +61,7 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The offset before the first batch. A constant: Spark asks for it again and again."""
+    """The offset before the first batch. It is always the same, as Spark asks for it again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Barrier:
 
     @property
     def order_matters(self) -> bool:
-        """Whether something is left to do that goes by which keys lie before others."""
+        """Whether something that depends on the order of keys is left to do."""
         return bool(self.progress.unfinished or self.ahead) or self.takes_again
 
     @property
@@ -108,14 +108,14 @@ class Barrier:
 
     @property
     def took_again(self) -> bool:
-        """Whether such rows were left to read in the batch that ends here, and so none for the first time. Only its
-        manifest tells whether it gave some up.
+        """Whether the batch that ends here had such rows to read, and so none for the first time. Only its manifest
+        tells whether it gave some of them up.
         """
         return self.again is not None and isinstance(self.again.progress, Frontier)
 
     @property
     def has_manifest(self) -> bool:
-        """Whether the batch that ends here has one, be it empty: rows of the table were left to read."""
+        """Whether the batch that ends here has a manifest, even an empty one: it had rows of the table left to read."""
         return isinstance(self.progress, Frontier) or self.took_again
 
 
@@ -123,7 +123,7 @@ Offset: TypeAlias = Nothing | Barrier
 
 
 def to_json(offset: Offset) -> Json:
-    """The offset as the dict whose `json.dumps` is its canonical text, and which that text gives again."""
+    """The offset as a dict, of which `json.dumps` makes the canonical text; the text gives an equal dict back."""
     match offset:
         case Nothing():
             return {"version": 1}
@@ -136,7 +136,7 @@ def to_text(offset: Offset) -> str:
 
 
 def from_json(value: object) -> Offset:
-    """The offset; OffsetError, which says what it is instead, where it is of a newer version or not one of ours."""
+    """Reads an offset; where it is of a newer version or not one of ours, raises OffsetError, which says what it is."""
     version = value.get("version") if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or type(version) is not int:
         raise OffsetError("an offset without a version, so it was not written by the backfill source")
@@ -262,7 +262,7 @@ def _progress_from_json(value: Json | list[Json]) -> Progress:
 
 
 def _require_whole_table(progress: Progress) -> Progress:
-    """The progress, whose vnodes are all there are and leave out no key."""
+    """The same progress; raises ValueError where its vnodes do not divide the whole key space without a gap."""
     if isinstance(progress, Frontier):
         slices = progress.slices
         apart = any(one.range.upto != two.range.after for one, two in pairwise(slices))

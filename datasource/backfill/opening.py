@@ -1,4 +1,4 @@
-"""From options to a stream, with what it keeps in its state directory. For the driver, and nobody else."""
+"""From options to a stream, with what it keeps in its state directory. For the driver alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState
 
 
 def open_last_rows(path: Path, chosen: LastRowsOptions, rows: RowFormat) -> LastRows:
-    """What changes are completed from, in this file; opens it later."""
+    """The last rows that changes are completed from, kept in this file, which is opened later."""
 
     def open_state(layout: UpsertLayout) -> UpsertState:
         # Without an order of their own, changes come in the log's order, and nothing older can come after a deletion.

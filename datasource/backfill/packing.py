@@ -26,8 +26,8 @@ def pack(
     """Output rows as parts: inline where they are few, staged where not, over at most `readers` parts.
 
     Uses memory for about one file's worth of rows. The same batches make the same parts, and files left by an
-    earlier attempt at the same batch are replaced by equal ones. With other columns they are cut elsewhere, and get
-    other names: readers of that attempt, which may go on after its driver, are not to have some files of either.
+    earlier attempt at the same batch are replaced by equal ones. With other columns, rows are cut elsewhere and files
+    get other names: readers of that attempt, which may outlive its driver, must not get some files of each.
     """
     packed = _Packed(schema, files, made_again=True)
     packed.take(batches)
@@ -37,16 +37,14 @@ def pack(
 
 
 def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, files: BatchFiles) -> int:
-    """As `pack`, but in files however few rows there are, for rows that cannot be made again. Returns the number of
-    files.
-    """
+    """As `pack`, but in files however few the rows, because they cannot be made again. Returns the number of files."""
     packed = _Packed(schema, files, made_again=False)
     packed.take(batches)
     return len(packed.finish())
 
 
 def staged(files: BatchFiles, count: int, readers: int, added: Added = NOTHING_ADDED) -> tuple[StagedChanges, ...]:
-    """This many files of changes, over at most `readers` parts; they may lack columns that were added since."""
+    """The `count` files that `stage` wrote, over at most `readers` parts; they may lack columns `added` since."""
     return _spread(files, [_name(at) for at in range(count)], readers, added)
 
 
@@ -65,8 +63,8 @@ class _Packed:
     """Rows on their way to staged files, of which memory holds one file's worth."""
 
     def __init__(self, schema: pa.Schema, files: BatchFiles, *, made_again: bool) -> None:
-        """`made_again`: where the batch is run again the rows are, so the files need not last; and a file's name says
-        which rows are in it, and in which columns.
+        """`made_again`: a batch that is run again makes the rows again. So the files need not last, and a file's name
+        depends on its rows and their columns.
         """
         self._schema = schema
         self._files = files

@@ -16,7 +16,7 @@ MIN_SPLIT_ROWS = 20_000
 """Below this a further reader costs more than it saves: a task takes some 36 ms to start."""
 
 MAX_REQUESTS = 256
-"""How many vnodes are measured at a time at the most."""
+"""How many vnodes are measured together at the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Measure:
     range: KeyRange
     limit: int
     known_more: bool = False
-    """Whether an earlier answer has told that it holds more, so that only the end is asked for."""
+    """Whether it is known from an earlier answer that the range holds more, so that only the end is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Limits:
 
     max_rows: int
     lanes: int
-    """Into how many equal shares `max_rows` is divided; into one for each vnode that is left and may be looked at, if
-    those are fewer. A vnode takes one at the most, so all readers have work.
+    """Into how many equal shares `max_rows` is divided; if fewer vnodes are left that may be looked at, into one for
+    each of them. A vnode takes one share at the most, so all readers have work.
     """
 
     vnode_rows: int
@@ -83,8 +83,8 @@ def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Measure, ...], S
                 (extent,) = yield (Measure(vnode.remaining, left, known_more=True),)
             moved[vnode.number] = _after(vnode, extent)
             left -= extent.row_count
-        # Where they hold fewer than was guessed more are measured together, or there might be a round for each. But
-        # behind some that are empty there may be others that are not.
+        # Where vnodes hold fewer rows than was guessed, more of them are measured together, or there might be a round
+        # for each. But some that are empty may be followed by others that are not.
         found = sum(extent.row_count for extent in extents) // count
         expected = max(1, min(expected, max(found, expected // 2, 0 if found else guess // 4)))
     return frontier.advanced(moved)
@@ -101,7 +101,7 @@ def _after(vnode: Vnode, extent: Extent) -> InProgress | Completed:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The rows of one vnode that one batch emits; or of neighbours, where the batch emits all that they have."""
+    """The rows of one vnode that one batch emits; or of adjacent vnodes, where the batch emits all that they have."""
 
     range: KeyRange
     row_count: int
@@ -119,7 +119,8 @@ class Split:
 
 
 def pieces(start: Progress | None, end: Progress) -> tuple[Piece, ...]:
-    """The snapshot rows between two barriers: vnode by vnode, and those that `start` does not know by runs.
+    """The snapshot rows between two barriers: a piece for each vnode of `start` that has moved; and of vnodes that it
+    does not have, for each run of completed ones and each that is in progress.
 
     In key order, but for vnodes that were added at the end.
     """
@@ -140,12 +141,12 @@ def _continued(start: Frontier | None, end: Frontier) -> Iterator[Piece]:
 
 
 def _added(start: Frontier | None, end: Frontier) -> Iterator[Piece]:
-    """All rows of the vnodes that were not there at the start: they have the numbers after those that were."""
+    """The pieces of vnodes that were not there at the start; their numbers follow those of the vnodes that were."""
     there, reached = (0, None) if start is None else (start.vnode_count, start.slices[-1].range.upto)
     for item in end.slices:
         match item:
             case CompletedRun(first=first, range=whole, row_counts=rows) if first + len(rows) > there:
-                # The first of them may go on where the last that was there ends, and has been folded with it then.
+                # The first new vnode may begin where the last old one ends, and then has been folded with it.
                 after = whole.after if first >= there else reached
                 yield Piece(KeyRange(after, whole.upto), sum(rows[max(0, there - first) :]))
             case Vnode(number=number, range=whole, progress=InProgress(current_pos=pos, row_count=rows)):

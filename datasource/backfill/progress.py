@@ -87,14 +87,14 @@ Slice: TypeAlias = Vnode | CompletedRun
 class Frontier:
     """The progress of every vnode, in key order, without gaps; at least one vnode is listed.
 
-    In `Again` they are those of a part of the key space, and what was lost in a crash stands once more at the end.
+    In `Again` the vnodes are those of a part of the key space; ranges that a crash lost stand once more at the end.
     """
 
     slices: tuple[Slice, ...]
 
     @classmethod
     def at_start(cls, bounds: tuple[Key, ...], within: KeyRange = WHOLE_TABLE) -> Frontier:
-        """All vnodes that these ascending bounds cut, none of them started."""
+        """All vnodes that these ascending bounds cut `within` into, none of them started."""
         ranges = ranges_between(bounds, within)
         return cls(tuple(Vnode(number, item, NotStarted()) for number, item in enumerate(ranges)))
 
@@ -149,7 +149,7 @@ class Frontier:
         return Frontier(tuple(_folded(moved)))
 
     def reopened(self, lost: Iterable[KeyRange]) -> Frontier:
-        """This frontier with further vnodes at its end, of ranges whose rows were counted and never read."""
+        """This frontier with further vnodes at its end, for ranges whose rows were counted but never read."""
         further = enumerate(lost, start=self.vnode_count)
         return Frontier((*self.slices, *(Vnode(number, item, NotStarted()) for number, item in further)))
 
@@ -160,7 +160,7 @@ def touch(one: Slice, two: Slice) -> bool:
 
 
 def _folded(slices: Iterable[Slice]) -> Iterator[Slice]:
-    """The same slices, with those that are completed and touch as one. Joined once: there may be 65,536."""
+    """The same slices, with completed ones that touch joined into one; each run at once, as there may be 65,536."""
     runs: list[CompletedRun] = []
     for item in slices:
         if runs and not (isinstance(item, CompletedRun) and touch(runs[-1], item)):
@@ -202,7 +202,7 @@ class Finished:
 
     @property
     def coverage(self) -> Coverage:
-        """Every key, whatever was the last one that was read."""
+        """Every key, whatever key was read last."""
         return (WHOLE_TABLE,)
 
 
@@ -211,7 +211,7 @@ Progress: TypeAlias = Frontier | Finished
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A part of the table whose rows are emitted once more, because a person asked for it; or the last that was.
+    """A part of the table whose rows are emitted once more, because a person asked for it; or the last such part.
 
     `request` names what was asked for, so that it is done once.
     """
@@ -228,8 +228,8 @@ class Again:
 def settled(progress: Progress) -> Progress:
     """`Finished` in place of a frontier with nothing left; anything else unchanged.
 
-    Done one barrier *after* the last vnode completed, so that the barrier at which it did still tells each vnode's
-    row count to whoever records it.
+    Done one barrier *after* the last vnode completed, so that the barrier at which it completed still has each vnode's
+    row count for whoever records it.
     """
     if isinstance(progress, Frontier) and not progress.unfinished:
         return Finished(progress.vnode_count, progress.row_count)
@@ -251,7 +251,7 @@ def phase(progress: Progress, again: Again | None) -> Phase:
 
 
 def figures(progress: Progress, again: Again | None) -> dict[str, int | str]:
-    """What whoever watches asks first, under the names by which it is shown everywhere."""
+    """The figures that people look at first, under the names by which they are shown everywhere."""
     found: dict[str, int | str] = {
         "phase": phase(progress, again),
         "snapshot_rows": progress.row_count,
@@ -271,10 +271,11 @@ def _completed(progress: Progress) -> int:
 
 
 def rows_left(progress: Progress) -> int | None:
-    """About how many snapshot rows are still to be read, if vnodes hold about as many each; None where none is done.
+    """About how many snapshot rows are still to be read, if all vnodes hold about equally many; None until one of them,
+    but for the last, is completed.
 
-    Small vnodes are the first to be completed. So one that has given more rows than they hold counts with what it gave.
-    The last vnode, which is nearly empty and is read first, says nothing of the others.
+    Small vnodes are the first to be completed. So a vnode under way that has given more rows than those hold counts
+    with what it gave. The last vnode, which is nearly empty and is read first, says nothing of the others.
     """
     if isinstance(progress, Finished) or not progress.unfinished:
         return 0

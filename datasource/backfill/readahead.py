@@ -17,7 +17,7 @@ _LOOK: Final = 0.1
 def read_ahead(items: Generator[T, None, None], depth: int = 2) -> Iterator[T]:
     """The items, made by a thread of their own that is at most `depth` of them ahead; its error is raised here.
 
-    A consumer that stops early is not kept waiting: the thread closes `items` as soon as it comes back to it.
+    A consumer that stops early is not kept waiting: the thread closes `items` once it has made the item it is at.
     """
     line = _Line[T](depth)
     threading.Thread(target=line.make, args=[items], name="backfill-readahead", daemon=True).start()
@@ -56,7 +56,7 @@ class _Line(Generic[T]):
             self._put(_Ended(None))
 
     def _put(self, entry: _Made[T] | _Ended) -> bool:
-        """Waits for a free place; False where nobody takes anything any more."""
+        """Waits for a free place; returns False where the consumer has stopped."""
         while not self.stopped.is_set():
             try:
                 self._queue.put(entry, timeout=_LOOK)

@@ -27,7 +27,7 @@ class Reported:
     phase: Phase
     control: str = ""
     control_rows: int | None = None
-    """How many rows of the table a batch may read by that, 0 for none."""
+    """How many rows of the table a batch may read under `control`, 0 for none; None for no limit."""
 
     snapshot_rows: int = 0
     snapshot_rows_left: int | None = None
@@ -36,7 +36,7 @@ class Reported:
     vnodes: int = 0
     vnodes_completed: int = 0
     again_rows: int | None = None
-    """This and the two below are of the rows that are read again now, or were last."""
+    """This and the two below are about the rows that are being read again, or were read again last."""
 
     again_vnodes: int | None = None
     again_vnodes_completed: int | None = None
@@ -53,7 +53,7 @@ class Reported:
 
     @classmethod
     def of(cls, latest_offset: str | None) -> Reported | None:
-        """From the text that Spark gives as a source's latest offset; None where it is of another kind of source."""
+        """Reads the text that Spark gives as a source's latest offset; None where it is of another kind of source."""
         try:
             found = json.loads(latest_offset or "null")
         except ValueError:
@@ -64,7 +64,7 @@ class Reported:
 
     @property
     def reading(self) -> tuple[int, int]:
-        """How many vnodes are completed of what is being read, or was read last, and how many it has."""
+        """Of what is being read, or was read last: how many vnodes are completed, and how many there are."""
         if self.phase == "again":
             return self.again_vnodes_completed or 0, self.again_vnodes or 0
         return self.vnodes_completed, self.vnodes
@@ -96,16 +96,15 @@ class StreamProgress:
     """The last batch that has ended; None before the first."""
 
     reported: Reported | None
-    """What the source said when that batch was planned, or an earlier one where it was run again after a restart; None
-    before the first one that this query planned has ended.
+    """What the source reported when that batch was planned; where it was run again after a restart, what it reported of
+    an earlier one. None until the first batch that this query planned has ended.
     """
 
     rows_per_second: float | None = None
     """How fast the snapshot has been read lately; None where it was not."""
 
     lag_seconds: float | None = None
-    """How many seconds ago the moment was up to which the stream has everything; 0 if the last look found nothing new.
-    """
+    """How many seconds ago it was that the stream had everything; 0 if the last look found nothing new."""
 
     @property
     def phase(self) -> Phase:

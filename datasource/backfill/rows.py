@@ -11,10 +11,10 @@
 | `_unchanged_columns`| array     | only with `onUnchangedToast=mark`: columns whose value the log left out         |
 
 `_change_type`, `_commit_version` and `_commit_timestamp` are named as in Spark's and Delta's change feeds; the others
-are ours. A commit's version does not order a snapshot row against the row's next change, because the log may have a
-commit that the snapshot does not show yet before the snapshot's own place. Hence `_sequence`: the number of the epoch,
-then the row's place in the batch, snapshot rows last. The option `metadataColumns` leaves some of the first five out:
-each takes Spark as long as a column of the table.
+are ours. A commit's version does not order a snapshot row against the row's next change, because a commit that the
+snapshot does not show yet may stand in the log before the snapshot's own place. Hence `_sequence`: the number of the
+epoch, then the row's place in the batch, snapshot rows last. The option `metadataColumns` leaves some of the first five
+out: each takes Spark as long as a column of the table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ UNCHANGED_COLUMNS: Final = "_unchanged_columns"
 _TYPES: Final = (pa.string(), pa.bool_(), pa.int64(), _TIMESTAMP, pa.int64())
 METADATA: Final = pa.schema(zip(METADATA_COLUMNS, _TYPES, strict=True))
 RESERVED: Final = frozenset({*METADATA_COLUMNS, UNCHANGED_COLUMNS})
-"""Names of ours in output rows, which no column of the table has beside them."""
+"""The names of our own columns; no column of the table may have one of them in output rows that have any of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RowFormat:
     table: TableSchema
     mark_unchanged: bool
     metadata: tuple[str, ...] = METADATA_COLUMNS
-    """Which of `METADATA` there are, in that order."""
+    """Which columns of `METADATA` the rows have, in that order."""
 
     @classmethod
     def of(cls, table: TableSchema, options: StreamOptions) -> RowFormat:

@@ -22,8 +22,8 @@ from backfill.upstream import SnapshotReader, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange, merged, ranges_between
 
 _METADATA: Final = {"_change_type": "insert", "_is_snapshot": True, "_commit_version": 0, "_sequence": 0}
-"""What a row says of itself where the stream's columns are asked for. It is of no commit, and comes before all that a
-stream says of its key."""
+"""The metadata of a row, where a stream's columns are asked for. It is of no commit, and comes before all that a stream
+emits for its key."""
 
 
 def cut(upstream: Upstream, options: StreamOptions) -> tuple[Coverage, ...]:

@@ -1,4 +1,4 @@
-"""What the system gives a process too little of, as an error that says so: memory, threads, open files."""
+"""Errors that say what the system gives a process too little of: memory, threads, open files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_MEMORY: Final = ("failed to map segment from shared object", "cannot map zer
 """The C library's words where a package's compiled part, or a library that this needs, does not fit into memory."""
 
 _NO_THREAD: Final = ("can't start new thread", "Failed to launch worker thread")
-"""Python's and Arrow's words."""
+"""Python's and Arrow's words where a thread cannot be started."""
 
 _NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
 
@@ -28,16 +28,16 @@ def short_of_memory(found: str) -> DriverError:
 
 
 def scarcity(error: Exception, told: str = "") -> DriverError | None:
-    """The error for whoever has to give the process more; None for one that is of something else.
+    """The error that says what the process has to be given more of; None where `error` has another cause.
 
-    `told`: what people are told of its text, if that is not all.
+    `told`: what to show in place of the error's own text, if that is not to be shown.
     """
     text = str(error) or type(error).__name__
     found = told or text
     if isinstance(error, MemoryError):
         return short_of_memory(found)
     if isinstance(error, ImportError):
-        # Some packages tell all that they have tried.
+        # Some packages list all that they have tried.
         lines = [line for line in text.splitlines() if any(words in line for words in _NO_MEMORY)]
         return short_of_memory(lines[0]) if lines else None
     if any(words in text for words in _NO_THREAD):
@@ -55,7 +55,7 @@ def scarcity(error: Exception, told: str = "") -> DriverError | None:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Raises what the process lacks for what is imported in its block, as scarcity."""
+    """Where an import in the block fails because the process lacks something, raises the error of `scarcity`."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
 """The changes between two positions as rows: `spark.read` with `startingPosition`.
 
-Nothing is kept between two reads, so `_sequence` is a row's place in its own: 1, 2, 3, … in commit order. It is above
-the 0 of a table that was read as it was. Rows of several reads are ordered by `_commit_version`, then by `_sequence`.
+Nothing is kept between two reads, so `_sequence` is a row's place in its own read: 1, 2, 3, … in commit order. It is
+above the 0 of rows read from the table. Rows of several reads are ordered by `_commit_version`, then by `_sequence`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_NO_BATCH: Final = Epoch(0, "", 0, 0)
 
 
 def changes_of(upstream: Upstream, options: Options) -> ChangeReader:
-    """The changes between the positions that the options name; `latest` is that of this call."""
+    """The changes between the positions that the options name; `latest` is fixed by this call."""
     return upstream.span(options.starting_position, options.ending_position or LATEST)
 
 

@@ -1,6 +1,6 @@
-"""Reads what was stored as JSON: each value is checked where it is read, because a disk gives anything.
+"""Reads what was stored as JSON: each value is checked where it is read, because a disk may give anything.
 
-All raise TypeError or ValueError, and none tells a value, because keys are row values.
+All functions raise TypeError or ValueError, and no message has a value in it, because keys are row values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from backfill.vnode import Key
 
 UNREADABLE: Final = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
-"""What reading JSON of some other shape comes to."""
+"""The errors that reading JSON of some other shape may raise."""
 
 
 def text(value: object) -> str:

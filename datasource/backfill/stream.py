@@ -1,8 +1,8 @@
 """Drives one stream: from an offset to the next, and from two offsets to what has to be read.
 
 This is the algorithm of the package docstring with its I/O, free of Spark. What it keeps in memory is copied from the
-offset, the state store or the staging directory, or can be asked for again. The rest a new process is right to begin
-afresh: how many batches of changes alone came in a row, the present to stop at, and which requests have been logged.
+offset, the state store or the staging directory, or can be asked for again. The rest may begin afresh in a new process:
+how many batches of changes alone came in a row, the present to stop at, and which requests have been logged.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from backfill.upstream.noted import columns_of_last_rows
 from backfill.whole_rows.last_rows import LastRows
 
 MOST_LOST: Final = 10
-"""How many states in a row may be lost before a batch is planned; taking one waits for the database by itself."""
+"""Planning a batch fails once so many states in a row were lost. Taking one waits for the database by itself."""
 
 ReadControl: TypeAlias = Callable[[], Control]
-"""What the stream has been told by now."""
+"""Reads what the stream has been told by now."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """Where a stream is: its epoch, None before the first barrier, its own progress, and what it is to take again."""
+    """Where a stream is: its epoch (None before the first barrier), its own progress, and what it is to take again."""
 
     named: NamedStream
     epoch: Epoch | None
     progress: Progress
     again: Again | None
     needs_barrier: bool = False
-    """Whether a batch must follow even without changes, because only its offset can record that a request was answered
-    which takes no rows, as one that was passed over, or a stop; or which columns the last rows have now.
+    """Whether a batch must follow even without changes, because only its offset can record which columns the last rows
+    have now, or that a request was answered without taking rows: a stop, or one that was passed over.
     """
 
     @property
     def cursor(self) -> Progress:
-        """What the next batch moves: how far something is taken again, if anything is, else the stream's progress."""
+        """What the next batch moves: the progress of taking rows again, if some are left, else the stream's own."""
         taking = None if self.again is None else self.again.frontier
         return self.progress if taking is None else taking
 
@@ -125,13 +125,13 @@ class Stream:
         return {**table, **at, **told, **self._counting.figures(), **lag, **state}
 
     def _lag(self, epoch: Epoch | None) -> Lag:
-        """How far the stream is behind at this epoch. There is nothing that one batch of the table could be behind."""
+        """How far the stream is behind at this epoch. A snapshot-only stream has nothing that it could be behind."""
         return UNKNOWN if epoch is None or self._options.only_snapshot else self._upstream.lag(epoch)
 
     def stop_at_present(self) -> None:
-        """From now on what happens after this moment is not read. But reading the table's rows, for the first time or
-        again, takes states that are later; and with onTruncate=emit, batches go on to states at which rows were read
-        ahead.
+        """Has no changes read from now on that happen after this moment. But reading rows of the table, for the first
+        time or again, takes states that are later; and with onTruncate=emit, batches go on to states at which rows were
+        read ahead.
         """
         self._until = self._upstream.present()
 
@@ -139,17 +139,17 @@ class Stream:
 
     def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
         """Where the batch after `start` ends; `start` itself where nothing is to be read, but after `Nothing` always a
-        barrier. None is no limit of rows.
+        barrier. `max_rows` is None for no limit.
 
-        `start` has been committed: Spark asks for the next batch only then. So progress is recorded and the
-        upstream is acknowledged here. Where Spark did not log the answer it asks again with the same `start`; the plan
-        before, and its pin, are void then.
+        `start` has been committed: Spark asks for the next batch only then. So progress is recorded and the upstream is
+        acknowledged here. Where Spark did not log the answer, it asks again with the same `start`; then the earlier
+        plan and its pin are void.
 
-        While the snapshot is held only changes are read; then too `start` is returned where there are none.
+        While the snapshot is held, only changes are read; where there are none, `start` is returned then too.
         """
         self._control = self._read_control()
         if self._options.only_snapshot:
-            # It is one batch, which cannot be held up. In stateDir may be what a stream before it was told.
+            # It is one batch, which cannot be held up. What is in stateDir may have been told to an earlier stream.
             self._control = Control(requests=self._control.requests)
         named, begin = self._begun(start)
         ahead: tuple[Ahead, ...] = ()
@@ -187,7 +187,7 @@ class Stream:
             self._let_go(start)
             self._attachment.settle(start)
             return named, start
-        self._opened_last_rows()  # Refuses an orderColumn that is none, before a place in the log is made.
+        self._opened_last_rows()  # Refuses an orderColumn that cannot be one, before a place in the log is made.
         return self._attachment.begin(self._control)
 
     def _let_go(self, start: Barrier) -> None:
@@ -212,7 +212,7 @@ class Stream:
         return _Standing(named, None, progress, None)
 
     def _standing(self, named: NamedStream, begin: Barrier) -> _Standing:
-        """Where the stream is before the batch after `begin`, with what that is to take again."""
+        """Where the stream is before the batch after `begin`, with what that batch is to take again."""
         lost = () if self._in_turn.why_never else self._attachment.manifest(begin).given_up
         again = self._in_turn.next_up(begin, lost, self._control)
         answers = again is not None and again.frontier is None and again.request != begin.taken_up
@@ -232,7 +232,7 @@ class Stream:
     def _nothing(self, start: Offset, begin: Barrier) -> Offset:
         """The answer where there is nothing to read: `start`, after which Spark runs no batch.
 
-        Only at the start of a checkpoint Spark runs a batch in any case: an empty one, which ends at `begin`.
+        Only at the start of a checkpoint does Spark run a batch in any case: an empty one, which ends at `begin`.
         """
         if self._until is not None:
             # The query ends here, and nobody is left to record later what was put off.
@@ -252,7 +252,7 @@ class Stream:
         if not isinstance(cursor, Frontier):
             step = self._upstream.log_epoch(after, max_changes=max_changes, until=until)
             if stands.needs_barrier and step.epoch == after and until is None:
-                # What needs the barrier is learned from its offset alone.
+                # Only the offset of a batch can record what needs a barrier, so there is to be one.
                 step = self._upstream.snapshot_epoch(after, max_changes=max_changes)
             return step, cursor
         if self._control.holds:
@@ -274,15 +274,15 @@ class Stream:
     def _most_changes(self, max_rows: int | None, ahead: tuple[Ahead, ...]) -> tuple[int, str | None]:
         """How many changes the next batch may read at the most, and up to which position."""
         if ahead and self._options.on_truncate is OnTruncate.EMIT:
-            # All the way to the states that are ahead: whether there is a truncation before them matters to the
-            # changes after it, and a later batch would not know.
+            # All the way to the states that are ahead: a truncation before them matters to the changes after it, and a
+            # later batch would not know of it.
             return UNLIMITED, None
         return grown(max_rows or UNLIMITED, self._worked_off), self._until
 
     def _prepare(self, stands: _Standing, moved: Progress, step: Step) -> None:
-        """Prepares the batch that takes the stream's cursor to `moved`."""
+        """Prepares the batch that takes the stream's cursor to `moved`: keeps its pin and its manifest, if any."""
         cursor, self._pin = stands.cursor, step.pin
-        # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
+        # A batch of this number may have been planned before, and not been logged by Spark, or in another checkpoint.
         files = self._attachment.staging(stands.named.stream).of_batch(step.epoch.number)
         files.forget()
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
@@ -300,14 +300,14 @@ class Stream:
         for a chunk that was never staged, from a later state which is recorded with it.
         """
         if not isinstance(end, Barrier):
-            return ()  # Logged by an earlier version, where a snapshot alone was told to wait.
+            return ()  # Logged by an earlier version, in which a snapshot-only stream could be told to wait.
         begin = end.resumed_from if isinstance(start, Nothing) else start
         self._attachment.attach(begin, end, self._control)
         if begin is not None and begin.epoch == end.epoch:
             return ()
         held, staging, last_rows = self._pin, self._attachment.staging(end.stream), self._opened_last_rows()
         if last_rows is not None and held is None:
-            # They get the columns that are carried with the batch, and from then on there is no going on without.
+            # With this batch the last rows get the columns that the stream carries, and from then on cannot do without.
             self._chunks(end).require_columns()
         following = Following(self._upstream, self.rows, self._options, begin, end, held)
         changes = following.parts(staging, last_rows)

@@ -34,9 +34,9 @@ Coverage: TypeAlias = tuple[KeyRange, ...]
 
 
 def merged(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
-    """The same keys in the same order, each range as one with those after it that it touches; `ranges` are disjoint.
+    """The same keys in the same order, each range joined to those after it that it touches; `ranges` are disjoint.
 
-    In key order that is a `Coverage`.
+    Where they are in key order, the result is a `Coverage`.
     """
     result: list[KeyRange] = []
     for item in ranges:
@@ -48,7 +48,7 @@ def merged(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
 
 
 def ranges_between(bounds: Iterable[Key], within: KeyRange = WHOLE_TABLE) -> tuple[KeyRange, ...]:
-    """The ranges that `n` ascending bounds cut `within` into: `n + 1`, none of its keys missing."""
+    """The `n + 1` ranges that `n` ascending bounds cut `within` into; none of its keys is missing."""
     ends: list[Key | None] = [*bounds, within.upto]
     starts: list[Key | None] = [within.after, *ends[:-1]]
     return tuple(KeyRange(after, upto) for after, upto in zip(starts, ends, strict=True))

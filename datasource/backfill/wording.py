@@ -13,7 +13,7 @@ FRESH_START: Final = "a fresh checkpointLocation and onExistingState=restart"
 """What a stream that cannot go on is started over with, so that it reads the whole table again."""
 
 ELSEWHERE: Final = "a fresh checkpointLocation and an empty stateDir"
-"""What a stream is started over with in another database, as what it had in the one before cannot be removed there."""
+"""What a stream is started over with in another database, since what it had in the former cannot be removed there."""
 
 OF_A_READ: Final = (
     "A read of changes has no checkpoint: load() those of the table of now, with a later startingPosition; for what "
