@@ -1,4 +1,4 @@
-"""Record batches in other columns, or cut anew: what costs a fixed amount for each call takes many rows at once."""
+"""Record batches in other columns, or cut anew: what has a fixed cost for each call is given many rows at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NONE: Final[Mapping[str, pa.Scalar[Any]]] = MappingProxyType({})
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of `rows` rows, or of fewer: at the end, and where the next batch that was given would
-    make one larger than `size` bytes.
+    """The same rows in batches of `rows` rows; of fewer only at the end, and where the next given batch would make one
+    larger than `size` bytes.
 
-    None is empty. A batch that is given, and is larger than that by itself, is not cut by its bytes.
+    No batch is empty. A given batch that is larger than `size` by itself is not cut because of that.
     """
     kept: list[pa.RecordBatch] = []
     kept_rows = kept_bytes = 0
@@ -49,7 +49,7 @@ def without_first(batches: Iterable[pa.RecordBatch], passed_on: int) -> Iterator
 def in_columns(
     batch: pa.RecordBatch, columns: pa.Schema, others: Mapping[str, pa.Scalar[Any]] = _NONE
 ) -> pa.RecordBatch:
-    """The batch in these columns and types; one that it lacks has the same value in each row, of `others`, or null."""
+    """The batch in these columns and types; a column that it lacks has its value of `others` in each row, or null."""
     present = set(batch.schema.names)
     values = [
         batch.column(field.name).cast(field.type) if field.name in present else _repeated(batch, field, others)
@@ -65,7 +65,7 @@ def _repeated(batch: pa.RecordBatch, field: pa.Field[Any], others: Mapping[str, 
 
 
 def size_of(batch: pa.RecordBatch) -> int:
-    """The batch's `nbytes`, which takes ten times as long by itself: much, where there are a thousand columns."""
+    """The batch's `nbytes`. Asked for directly, it takes ten times as long, which is much for a thousand columns."""
     return batch.to_struct_array().nbytes
 
 

@@ -1,4 +1,4 @@
-"""Decimals made from other values: the same numbers, or none. Arrow (26) does not notice all that is too large."""
+"""Decimals made from other values: the same numbers, or an error. Arrow (26) misses some values that are too large."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ MOST_DIGITS: Final = 38
 
 
 def as_decimals(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Array[Any]:
-    """Numbers written with digits and a point; pa.ArrowInvalid, which may quote one, where the type cannot hold it."""
+    """Casts numbers written with digits and a point; raises pa.ArrowInvalid, which may quote one, where one is too much
+    for the type.
+    """
     if _are_short(text, max(to.scale, 0)):
         return text.cast(to)
     try:
@@ -23,7 +25,7 @@ def as_decimals(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Arra
     else:
         if are_same(text, found):
             return found
-    # Zeros at the end may be what is too much.
+    # Perhaps the only digits too many are zeros at the end.
     text = pc.replace_substring_regex(text, r"(\.\d*[1-9])0+$|\.0+$", r"\1")
     found = text.cast(to)
     if not are_same(text, found):
@@ -32,7 +34,7 @@ def as_decimals(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Arra
 
 
 def _are_short(text: pa.Array[Any], scale: int) -> bool:
-    """Whether the lengths alone say that Arrow reads all as they are: so many digits before the point, and in all."""
+    """Whether the texts are so short, before the point and in all, that Arrow is sure to read each as it is."""
     texts = cast("pa.StringArray", text)
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
     if longest + scale <= MOST_DIGITS:
@@ -51,9 +53,9 @@ def is_text(kind: pa.DataType) -> bool:
 def are_same(values: Any, found: Any) -> bool:
     """Whether decimals are still the numbers that they were cast from, which are numbers or texts.
 
-    What overflows is another number by a multiple of 2^128 units, where the type holds less than 2^127: that is more
-    than half of the greater of both, so it shows in the first digits. And more than 38 digits behind the point may
-    make a text zero.
+    A number that overflows is off by a multiple of 2^128 units, while the type holds less than 2^127: that is more than
+    half of the greater of both, so it shows in the first digits. And a text with more than 38 digits after the point
+    may become zero.
     """
     given = (pc.utf8_ltrim(values, "+") if is_text(values.type) else values).cast(pa.float64())
     one, other = (side.fill_null(0).to_numpy() for side in (given, found.cast(pa.float64())))

@@ -26,9 +26,9 @@ def within(keys: pa.RecordBatch, after: pa.RecordBatch | None, upto: pa.RecordBa
 
 
 def passed(keys: pa.RecordBatch, bounds: pa.RecordBatch) -> Indices:
-    """For each key, how many of the bounds are less than it; these ascend, and no key has a null.
+    """For each key, how many of the bounds are less than it; bounds ascend, and no key has a null.
 
-    It is searched for in halves, so that twice as many bounds take one step more.
+    This is a binary search, so twice as many bounds take one step more.
     """
     low, high = np.zeros(keys.num_rows, np.int64), np.full(keys.num_rows, bounds.num_rows, np.int64)
     for _ in range(bounds.num_rows.bit_length()):
@@ -56,7 +56,7 @@ def _at_most(keys: pa.RecordBatch, bound: Sequence[Any]) -> pa.BooleanArray:
 
 
 def differ(one: pa.Array[Any], other: pa.Array[Any]) -> Mask:
-    """Where two arrays of values of a key have different ones. NaN is one value in a key, as databases have it."""
+    """Where two arrays of a key column's values differ. In a key all NaN are one value, as databases have it."""
     unequal = pc.not_equal(one, other)
     if pa.types.is_floating(one.type):
         unequal = pc.and_not(unequal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
@@ -64,5 +64,5 @@ def differ(one: pa.Array[Any], other: pa.Array[Any]) -> Mask:
 
 
 def sorting_by(names: Iterable[str], order: Literal["ascending", "descending"] = "ascending") -> Any:
-    """What Arrow sorts by. As a bare text, a name that begins with a dot would be a path."""
+    """The sort keys for Arrow. As a bare text, a name that begins with a dot would be a path."""
     return [(pc.field(name), order) for name in names]

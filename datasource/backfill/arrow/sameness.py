@@ -37,7 +37,7 @@ def _equal(one: Column, other: Column) -> Mask:
         return _equal_lists(one.cast(entries), other.cast(entries))
     if pa.types.is_list(kind):
         return _equal_lists(one, other)
-    if pa.types.is_null(kind) or pa.types.is_interval(kind):  # Of these Arrow has no comparison.
+    if pa.types.is_null(kind) or pa.types.is_interval(kind):  # Arrow cannot compare these.
         coded: Any = pc.dictionary_encode(pa.concat_arrays([one, other]))
         one, other = coded.indices[: len(one)], coded.indices[len(one) :]
     if kind in _BITS:
@@ -46,7 +46,7 @@ def _equal(one: Column, other: Column) -> Mask:
 
 
 def _fields(structs: Any) -> list[Column]:
-    """All at once: `pc.struct_field` makes them all for each that it gives, of a row one for each column."""
+    """The fields of structs, made all at once: `pc.struct_field` makes them all for each one that it returns."""
     found: list[Column] = structs.flatten()
     return found
 

@@ -1,4 +1,4 @@
-"""Which types of Arrow are wider than another one, so that they have each of its values as it is."""
+"""Which Arrow types are wider than another one, so that they have each of its values as it is."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
-"""How many digits whole numbers of so many bits have."""
+"""How many digits whole numbers of so many bits have at the most."""
 
 _IN_DOUBLE: Final = 32
-"""Up to so many bits they are held by a double."""
+"""Whole numbers of up to so many bits are held by a double."""
 
 
 def widens(now: pa.DataType, before: pa.DataType) -> bool:
     """Whether each value of the type `before` is the same in the type `now`, in whatever form Arrow has them.
 
-    Of a struct, a field that came later is null.
+    A struct of the type `now` may have further fields, which are null then.
     """
     return throughout(now, before, _widens_value)
 
