@@ -1,12 +1,12 @@
 """What the command does, from another process than the stream's; `backfill.__main__` puts it together.
 
-words        what may be asked of it
+words        what the command may be asked
 dropping     the end of a stream for good
 examining    what would refuse a stream before it is started
 requests     how a person asks for rows to be read again
 display      a stream's status as lines of text
-watching     how fast it reads
-status       where it is
+watching     how fast a stream reads
+status       where a stream is
 
 Each imports only what stands after it.
 """

@@ -28,9 +28,10 @@ WHERE_LOST: Final = (
 
 
 def drop(folder: Path, *, staging_dir: str, url: str, user: str) -> list[str]:
-    """Drops the stream of the state directory, and returns what there is to say of it, in sentences.
+    """Drops the stream of the state directory. Returns what was done, in sentences for people.
 
-    `staging_dir` and `url` are those of the stream, or empty. StateError where there is no stream, or a query uses it.
+    `staging_dir` and `url` are those of the stream, or empty. Raises StateError where there is no stream, or a query
+    uses it.
     """
     with claim(folder):  # else a running query would lose the slot that it reads from
         return _drop(folder, staging_dir, url, user)
@@ -41,10 +42,10 @@ def _drop(folder: Path, staging_dir: str, url: str, user: str) -> list[str]:
     placed = has_place(identity.properties)
     if placed and identity.upstream != DELTA and not url:
         raise OptionsError(f"drop needs --url, the database of {identity.table}, as in the stream's option url")
-    # Where nothing is in the database, nobody is asked.
+    # Where the stream has nothing in the database, any URL will do: it is not asked.
     source = source_of(identity.upstream, identity.table, identity.key.names, url=url or "postgresql://", user=user)
     options = parse({**source, "stateDir": str(folder), "stagingDir": staging_dir})
-    # A stream may have got the option later. It is not known here, and one that is named wrongly is not to leave rows.
+    # The usual place too: the stream may have got a stagingDir later, and if a wrong one is named no rows are to stay.
     usual = parse({**source, "stateDir": str(folder)}).staging_dir
     places = dict.fromkeys([options.staging_dir, usual])
     staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
@@ -67,7 +68,7 @@ def _drop(folder: Path, staging_dir: str, url: str, user: str) -> list[str]:
 
 def _recorded(folder: Path) -> StreamIdentity:
     """The stream whose state the directory holds."""
-    if not (folder / STATE_FILE).exists():  # It would be made.
+    if not (folder / STATE_FILE).exists():  # Opening it would make it.
         raise StateError(f"there is no {STATE_FILE} in {folder} any more: another `backfill drop` has removed it")
     with open_store(folder) as store:
         identity = store.identity()
@@ -80,20 +81,20 @@ def _recorded(folder: Path) -> StreamIdentity:
 
 
 def _require_reachable(staged: Iterable[Staging]) -> None:
-    """Before anything is dropped: what holds the chunks answers."""
+    """Raises, before anything is dropped, where a store that may hold chunks does not answer."""
     with _telling("nothing was dropped"):
         for staging in staged:
             staging.of_batch(0).manifest()
 
 
 def _detached(options: Options, bookmark: Bookmark) -> tuple[str, ...]:
-    """What was removed from the stream's database, by name."""
+    """Removes what the stream has in its database. Returns the names of what was removed."""
     with closing(open_upstream(options, patience=PATIENCE)) as upstream:
         return upstream.detach(bookmark)
 
 
 def _forget_state(folder: Path) -> None:
-    with changing(folder):  # Else `pause` might read what the stream was told before, and write it after.
+    with changing(folder):  # Else `pause` might read what the stream was told before this, and write it after.
         with open_store(folder) as store:
             store.reset()
         remove_files(folder)
@@ -101,7 +102,7 @@ def _forget_state(folder: Path) -> None:
 
 @contextmanager
 def _telling(done: str) -> Iterator[None]:
-    """For what is done to staged chunks, whose errors tell how a query goes on, which now it is not to."""
+    """Rewords errors about staged chunks, which tell how to go on with the query: now it is not to go on."""
     try:
         yield
     except (StagingError, StagingUnreachableError) as error:

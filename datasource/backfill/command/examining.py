@@ -19,7 +19,7 @@ def examined(options: Options) -> list[Finding]:
 
 
 def _of_columns(options: Options) -> Iterator[Finding]:
-    """What a table has to keep to in whatever database it is."""
+    """The findings about a table's columns that do not depend on its database."""
     try:
         with closing(open_upstream(options, patience=0.0)) as upstream:
             table = upstream.schema()

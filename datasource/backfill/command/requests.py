@@ -24,8 +24,8 @@ from backfill.vnode import Key
 def ask_again(folder: Path, first: Sequence[str] | None, last: Sequence[str] | None) -> str:
     """Asks the stream with this stateDir to read the rows from `first` to `last` again; says when it will.
 
-    Both ends are included, and None is an open one. Raises KeyTextError where an end is no key of the table, or lies
-    before the other, as far as that can be told without the database.
+    Both ends are included, and None is an open one. Raises KeyTextError where an end is no key of the table, or `last`
+    lies before `first`, as far as that can be told without the database.
     """
     with changing(folder):
         (found, barrier), control = standing(folder), read_control(folder)
@@ -46,7 +46,7 @@ def ask_again(folder: Path, first: Sequence[str] | None, last: Sequence[str] | N
 
 
 def ask_to_stop(folder: Path) -> str:
-    """Asks the stream to read no row again any more, neither what is under way nor what waits."""
+    """Asks the stream to end reading rows again: the request that is under way, and those that wait."""
     with changing(folder):
         (found, barrier), control = standing(folder), read_control(folder)
         stream = found.stream_id
@@ -59,7 +59,7 @@ def ask_to_stop(folder: Path) -> str:
 
 
 def require_batches(folder: Path) -> None:
-    """Refuses to hold up a stream that is one batch; one whose state cannot be read may be held up all the same."""
+    """Raises StateError for a stream that is one batch, and so cannot be held up; not where its state is unreadable."""
     found = None
     with contextlib.suppress(StateError, StateBusyError), looking(folder) as store:
         found = store.identity()
@@ -89,20 +89,20 @@ def _key(key: pa.Schema, texts: Sequence[str] | None) -> Key | None:
 
 
 def _fits(text: str, kind: pa.DataType) -> bool:
-    """Whether the text may be a value of the type; of types that Arrow does not read, any text may."""
+    """Whether the text may be a value of the type; for types that Arrow does not read, any text may."""
     return _is_storable(text) and (not _readable(kind) or _rank(text, kind) is not None)
 
 
 def _is_storable(text: str) -> bool:
-    """Whether a database can have the text."""
+    """Whether a database can store the text."""
     return "\0" not in text and is_characters(text)
 
 
 def _turned_round(key: pa.Schema, request: ReadAgain) -> bool:
     """Whether the last key is known to lie before the first one.
 
-    How the database orders values of types that Arrow does not read, it alone knows: from the first such column on in
-    which the two differ, nothing is said.
+    Only the database knows how it orders values of types that Arrow does not read: where the first column in which the
+    two differ is of such a type, this is False.
     """
     for field, first, last in zip(key, request.first or (), request.last or (), strict=False):
         if first == last:
@@ -131,7 +131,7 @@ def _readable(kind: pa.DataType) -> list[pa.DataType]:
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date(kind):
         return [kind]
     if pa.types.is_timestamp(kind):
-        # A zone may be left out; where the type has none, the database would pass over it.
+        # A zone may be left out. Where the type has none, none may be given: the database would pass over it.
         return [pa.timestamp("us"), *([kind] if kind.tz else [])]
     return []
 

@@ -36,7 +36,7 @@ from backfill.upstream.lag import UNKNOWN, Lag
 
 
 class VnodeState(Enum):
-    """What is told of a vnode; how far one in progress is, a picture of all of them has no room for."""
+    """What is shown of a vnode; a picture of all of them has no room for how far one in progress is."""
 
     NOT_STARTED = auto()
     IN_PROGRESS = auto()
@@ -63,10 +63,10 @@ class RowsRead:
 class Status:
     """One look at a stream.
 
-    `first` is the reading of the table for the first time, `again` what is read again at present, or was last, and
-    `waiting` how many requests for more of it wait. `as_of` is the moment of the state that the stream has reached,
-    in microseconds since 1970. `counts` are the changes that it has passed on and held back, where that is known.
-    `lag` is what the database says; `unreachable` says why it says nothing.
+    `first` is the reading of the table for the first time; `again` what is being read again, or was last; `waiting` how
+    many requests to read rows again wait. `as_of` is the moment of the state that the stream has reached, in
+    microseconds since 1970. `counts` are the changes that it has passed on and held back, where that is known. `lag` is
+    what the database says; `unreachable` is why it says nothing.
     """
 
     stream: str
@@ -100,7 +100,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast rows are read, and about how long the rest of them takes."""
+    """How fast rows are read, and about how long the rest of them will take."""
 
     rows_per_second: float
     seconds_left: float | None
@@ -109,7 +109,7 @@ class Pace:
 def status(folder: Path) -> Status:
     """What the stream with this `stateDir` has recorded last; asks no database, and disturbs nobody."""
     identity, barrier = standing(folder)
-    # What is one batch cannot be held up; a stream before it may have been told to.
+    # A stream of one batch cannot be held up; what is stored may have been told to an earlier stream.
     control = read_control(folder) if has_place(identity.properties) else Control()
     counts = read_counts(folder)
     if counts is not None and counts.stream != identity.stream_id:
@@ -132,7 +132,7 @@ def _at(of: Status, barrier: Barrier) -> Status:
     again = barrier.again if waiting.stop is None else None
     return replace(
         of,
-        bookmark=barrier.bookmark,  # In it is what was noted since the stream began, such as another timeline.
+        bookmark=barrier.bookmark,  # It has what was noted since the stream began, such as another timeline.
         phase=phase(barrier.progress, again),
         barrier=barrier,
         first=_reading(barrier.progress),
@@ -160,12 +160,12 @@ def _state(progress: VnodeProgress) -> VnodeState:
 
 
 def lag_of(of: Status, url: str, user: str) -> tuple[Lag, str]:
-    """What the database says of the stream's place in its log; or nothing, and why not. Tried once.
+    """What the database says of the stream's place in its log; or UNKNOWN, and why. Tried once.
 
-    OptionsError where this is no URL.
+    Raises OptionsError where `url` is no URL.
     """
     source = source_of(of.upstream, of.table, of.key, url=url, user=user)
-    options = parse({**source, "stateDir": "/stateDir"})  # Of a stream, so that the primary is asked.
+    options = parse({**source, "stateDir": "/stateDir"})  # As for a stream, so that the primary is asked.
     if not has_place(of.bookmark):
         return UNKNOWN, ""  # There is nothing that it could be behind.
     try:
@@ -184,7 +184,7 @@ def _complete_epoch(of: Status) -> Epoch | None:
 
 
 def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
-    """For programs: the names are those of the view `summary` and of Spark's progress."""
+    """The status for programs: the names are those of the view `summary` and of Spark's progress."""
     return {
         "stream": of.stream,
         "table": of.table,

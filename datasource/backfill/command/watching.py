@@ -15,8 +15,8 @@ class Watching:
     """Remembers when the stream's last batches were seen to end. One that had ended before the first look might have
     done so long ago, and tells nothing.
 
-    The looks' own clock counts, not that of the states that the batches end at: one of a backlog is of the past, and
-    so is one of a Delta table that nobody writes to.
+    What counts is when it looked, not the moments of the states that batches end at: those of a backlog are long past,
+    and so are those of a Delta table that nobody writes to.
     """
 
     def __init__(self) -> None:
@@ -24,9 +24,9 @@ class Watching:
         self._ends: deque[tuple[float, Status]] = deque(maxlen=LOOKS)
 
     def pace(self, now: Status, seconds: float) -> Pace | None:
-        """The pace after this look, which is taken at this moment of a clock that nobody sets.
+        """The pace after this look, taken at so many `seconds` of a clock that nobody sets.
 
-        None where nothing is read, or not enough was seen of the reading that goes on.
+        None where no rows are being read, or too little of their reading has been seen.
         """
         before, self._before = self._before, now
         if before is None or _what_is_read(before) != _what_is_read(now):
