@@ -14,7 +14,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A name, what kind of number it is, and what it says. The name of a counter ends with `_total`."""
+    """A metric's name, what kind of number it is, and what it says. The name of a counter ends with `_total`."""
 
     name: str
     kind: str
@@ -23,7 +23,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A number of a metric, and of what it is."""
+    """A value of a metric, and the labels that say what it is of."""
 
     metric: Metric
     value: float

@@ -1,4 +1,4 @@
-"""The metrics of a session's streams: each by the name of the figure that it shows."""
+"""The metrics of a session's streams, each listed by the name of the figure that it shows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OF_SOURCE: Final = {
     ),
     "state_file_bytes": Metric("backfill_state_file_bytes", "gauge", "The size of the file that they are kept in."),
 }
-"""What the source of one table says: by the fields of `Reported`."""
+"""Metrics of what the source of one table reports, by the fields of `Reported`."""
 
 OF_TABLE: Final = {
     "input_rows": Metric(
@@ -65,11 +65,11 @@ OF_TABLE: Final = {
         "How many seconds the stream was behind when the last batch ended; 0 when idle.",
     ),
 }
-"""What is known of one table of a query besides."""
+"""Further metrics of one table of a query."""
 
 OF_QUERY: Final = {
     "batches": Metric("backfill_batches_total", "counter", "Batches that have ended, since this listener was made."),
     "duration": Metric("backfill_last_batch_duration_seconds", "gauge", "How long the last batch took."),
     "heard": Metric("backfill_last_heard_timestamp_seconds", "gauge", "When Spark last told of the query, since 1970."),
 }
-"""What is known of a query as a whole."""
+"""Metrics of a query as a whole."""

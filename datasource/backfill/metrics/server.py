@@ -17,8 +17,8 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class MetricsServer:
-    """Answers GET /metrics with what `text` gives at that moment. There is no encryption and nobody is asked who they
-    are: so it listens on this machine only, unless told otherwise."""
+    """Answers GET /metrics with what `text` gives at that moment. There is neither encryption nor authentication, so
+    `host` is LOOPBACK unless the user names another one."""
 
     def __init__(self, text: Callable[[], str], *, port: int, host: str) -> None:
         class Handler(_Handler):
