@@ -73,7 +73,7 @@ class StreamOptions:
     """A condition on the rows that the snapshot reads; the upstream evaluates it."""
 
     metadata: tuple[str, ...] = METADATA_COLUMNS
-    """What rows have beside the table's columns, in the order of `METADATA_COLUMNS`."""
+    """The columns that rows have beside the table's, in the order of `METADATA_COLUMNS`."""
 
     last_rows: LastRowsOptions | None = None
     """None where changes are passed on as they are logged, for which no last rows are needed."""
@@ -91,7 +91,7 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All options, validated. `password` and a statement, which may hold one, are never part of a representation."""
+    """All options, validated. `password`, and the statement, which may hold one, are never part of a representation."""
 
     url: str
     dbtable: str
@@ -112,7 +112,7 @@ class Options:
     session_init_statement: str = field(repr=False)
     stream: StreamOptions
     columns_of_spark: bool = False
-    """Whether `columns` are what a DataFrame or a table of Spark's catalog has, and not what the option says."""
+    """Whether `columns` are those of a DataFrame or of a table in Spark's catalog, and not what the option says."""
 
     @property
     def follows(self) -> bool:
@@ -127,9 +127,10 @@ class Options:
 
 
 def parse(given: Mapping[str, str], *, streaming: bool = False, asked: Collection[str] = ()) -> Options:
-    """The options; OptionsError that lists every problem. A stream needs more of them than a look at the schema.
+    """Parses and validates the options. Raises an OptionsError that lists every problem.
 
-    `asked`: see `rules.contradictions`.
+    `streaming`: they are for a stream, which needs more of them than a look at the schema. `asked`: see
+    `rules.contradictions`.
     """
     values, problems = each_by_itself(given)
     problems += contradictions(values, streaming=streaming, asked={key.lower() for key in asked})
@@ -143,7 +144,7 @@ def reads_changes(given: Mapping[str, str]) -> bool:
 
 
 def parse_view(given: Mapping[str, str]) -> tuple[View, Path] | None:
-    """Which view is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
+    """The view that is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
     if not any(key.lower() == "view" and value.strip() for key, value in given.items()):
         return None
     values, problems = each_by_itself(given)

@@ -16,7 +16,7 @@ _SPARKS_OWN: Final = frozenset({"provider", "owner", "location", "is_managed_loc
 
 
 class Values:
-    """The values of options: given, or what they are by default. One that is wrong by itself has none."""
+    """The values of options, given or by default. An option whose text is wrong by itself has none."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
@@ -25,20 +25,20 @@ class Values:
         self._values[option.name] = value
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value, which is right; KeyError where it is wrong."""
+        """The value; raises KeyError where the option's text is wrong."""
         value: T = self._values[option.name]
         return value
 
     def get(self, option: Option[T]) -> T | None:
-        """The value; None where it is wrong."""
+        """The value; None where the option's text is wrong."""
         return self._values.get(option.name)
 
     def has(self, option: Option[Any]) -> bool:
-        """Whether it is right, and another one than where the option is left out."""
+        """Whether the option has a value, and another one than where it is left out."""
         return self.get(option) not in (None, option.value(option.default))
 
     def lacks(self, option: Option[Any]) -> bool:
-        """Whether there is none, right or wrong: the option has no default, and was left out."""
+        """Whether the option was left out, or is blank, and has no default; False where its text is wrong."""
         return option.name in self._values and not self._values[option.name]
 
 

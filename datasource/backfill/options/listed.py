@@ -32,7 +32,7 @@ class StartupMode(enum.Enum):
 
 
 class OnTruncate(enum.Enum):
-    """What a TRUNCATE of the table comes to."""
+    """What the stream does about a TRUNCATE of the table."""
 
     FAIL = "fail"
     EMIT = "emit"
@@ -40,14 +40,14 @@ class OnTruncate(enum.Enum):
 
 
 class OnUnchangedToast(enum.Enum):
-    """What an update comes to that leaves out a large unchanged value."""
+    """What the stream does about an update that leaves out a large unchanged value."""
 
     FAIL = "fail"
     MARK = "mark"
 
 
 class Changelog(enum.Enum):
-    """How much of a changed row is told."""
+    """How much of a changed row is emitted."""
 
     LOGGED = "logged"
     FULL = "full"
@@ -84,7 +84,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option(Generic[T]):
-    """One option as the user knows it; `parse` raises ValueError with what is allowed."""
+    """An option as the user knows it; `parse` raises ValueError with what is allowed."""
 
     name: str
     default: str
@@ -92,13 +92,14 @@ class Option(Generic[T]):
     parse: Callable[[str], T]
     _: KW_ONLY
     absent: Any = ""
-    """Its value where it is left out and has no default."""
+    """The option's value where it is left out and has no default."""
 
     may_be_blank: bool = True
-    """Whether it is then as if left out. Not where a variable that is empty would have something else read."""
+    """Whether a blank text counts as left out. Not where a variable that is empty would then have something else read.
+    """
 
     may_hold_secrets: bool = False
-    """Whether errors are not to tell its text."""
+    """Whether errors must not show its text."""
 
     is_postgresql_only: bool = False
     chooses_columns: bool = False
@@ -116,7 +117,7 @@ class Option(Generic[T]):
         return self.name.lower()
 
     def value(self, text: str) -> T:
-        """What the text means; ValueError with what is allowed."""
+        """The value that this text stands for; raises ValueError with what is allowed."""
         return self.parse(text) if text.strip() or self.default else self.absent
 
 
@@ -384,4 +385,4 @@ CALLED_ELSEWHERE: Final = {
     "maxoffsetspertrigger": "maxRowsPerTrigger",
     "maxfilespertrigger": "maxRowsPerTrigger",
 }
-"""What other sources of Spark and of changes call what an option here is for, where the two are not alike."""
+"""Names that other sources, of Spark or of changes, have for an option here, where the two names are not alike."""

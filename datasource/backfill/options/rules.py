@@ -1,6 +1,6 @@
 """Options that do not go together.
 
-Nothing follows from a value that is wrong by itself, but that its option was given.
+From a value that is wrong by itself, nothing is concluded but that its option was given.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from backfill.options.given import Values
 from backfill.options.listed import Changelog, Envelope, OnUnchangedToast, StartupMode
 
 _OF_ITS_BEGINNING: Final = (listed.STARTUP_MODE, listed.SNAPSHOT_FILTER)
-"""What decides which rows a stream has. A batch that is taken for one would have others."""
+"""The options that decide which rows a stream has. A batch that is taken for a stream would have others."""
 
 _SPECIAL_TO_DUCKDB: Final = {"?", "\\"}
 """Characters that mean something in DuckDB's paths: ? begins a query string, \\ separates folders."""
 
 
 def contradictions(values: Values, *, streaming: bool, asked: Collection[str]) -> list[str]:
-    """What is wrong with values that are right each for itself.
+    """What is wrong with values of which each is right by itself.
 
-    `asked` are the keys of those given with one batch read, and not kept by a table of Spark's catalog, whose streams
-    may heed what the read does not.
+    `asked` are the keys of the options that were given with a batch read itself. What a table of Spark's catalog keeps
+    is not among them, because that table's streams may heed what the read does not.
     """
     mode = values.get(listed.STARTUP_MODE)
     problems = _of_one_upstream(values)
@@ -60,7 +60,7 @@ def contradictions(values: Values, *, streaming: bool, asked: Collection[str]) -
 
 
 def _unheeded(values: Values, asked: Collection[str]) -> list[str]:
-    """What is asked of a stream where a batch is read."""
+    """The problem with options for streams that were given where a batch is read."""
     has_state, of_changes = not values.lacks(listed.STATE_DIR), not values.lacks(listed.STARTING_POSITION)
     options = [option for option in listed.OPTIONS if option.is_of_streams]
     if has_state or of_changes:
@@ -111,7 +111,9 @@ def _positions(values: Values, *, streaming: bool) -> list[str]:
 
 
 def _of_one_upstream(values: Values) -> list[str]:
-    """A database with `url` and `dbtable`, or a Delta table with `path` and `keyColumns`."""
+    """The problems unless one source is named: a database with `url` and `dbtable`, or a Delta table with `path` and
+    `keyColumns`.
+    """
     missing = [option for option in (listed.URL, listed.DBTABLE) if values.lacks(option)]
     if not values.lacks(listed.PATH):
         if len(missing) < 2:

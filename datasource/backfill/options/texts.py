@@ -14,7 +14,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 
 def is_characters(text: str) -> bool:
-    """Whether it is; an argument that is not in the encoding of its process, Python passes on as surrogates."""
+    """Whether the text is characters only. Python turns an argument that is not in its process's encoding into
+    surrogates.
+    """
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
@@ -87,7 +89,7 @@ _COLUMN: Final = re.compile(rf'\s*({_QUOTED}|[^",]*[^",\s])\s*(,|$)')
 
 
 def column_names(text: str) -> tuple[str, ...]:
-    """A name with commas or quotes in it stands in double quotes, as in SQL."""
+    """Names, separated by commas. A name with commas or quotes in it stands in double quotes, as in SQL."""
     names: list[str] = []
     at, more = 0, True
     while more:
@@ -107,11 +109,11 @@ def unquoted(name: str) -> str:
 
 
 METADATA_COLUMNS: Final = ("_change_type", "_is_snapshot", "_commit_version", "_commit_timestamp", "_sequence")
-"""What a stream's rows have beside the table's columns, in this order."""
+"""The columns that a stream's rows have beside the table's, in this order."""
 
 
 def metadata_columns(text: str) -> tuple[str, ...]:
-    """`all`, `none`, or some of them; always in the order in which rows have them."""
+    """The columns that `all`, `none` or a list of some stands for, in the order in which rows have them."""
     word = text.strip().lower()
     if word in ("all", "none"):
         return METADATA_COLUMNS if word == "all" else ()
@@ -138,15 +140,15 @@ def slot_name(text: str) -> str:
 
 
 _SECRETS: Final = ("password", "secret", "scram_client_key", "scram_server_key")
-"""How libpq's parameters with secrets end: password, sslpassword, oauth_client_secret, …"""
+"""How the names of libpq's parameters with secrets end: password, sslpassword, oauth_client_secret, …"""
 
 
 def url(text: str) -> str:
-    text = text.strip()  # What a file ends with, libpq would take for a part of the database's name.
+    text = text.strip()  # libpq would take the newline at the end of a file for a part of the database's name.
     if text.startswith("jdbc:"):
         raise ValueError("a PostgreSQL URI or libpq connection string, without the leading jdbc:")
     if scheme := re.match(r"([\w+.-]*)://", text):
-        # Not Python's own parts of it, which refuses several hosts where one is an IPv6 address.
+        # Not split by Python, which refuses several hosts where one is an IPv6 address.
         if scheme[1] not in ("postgresql", "postgres"):
             raise ValueError("a URI that begins with postgresql://")
         if text.count("[") != text.count("]"):
@@ -165,26 +167,29 @@ def url(text: str) -> str:
 
 
 def _has_password(after_scheme: str) -> bool:
-    """By libpq's rule, to which # and ? are letters of a password: before the @ there is no /, and no end of it. Of a
-    parameter it passes over the blanks around its name.
+    """Whether the URI has a password, by libpq's rules: it stands before the first @, unless a / comes before that; #
+    and ? are letters of a password. Blanks around the name of a parameter do not count.
     """
     named, at, rest = after_scheme.partition("@")
     if not at or "/" in named:
         named, rest = "", after_scheme
     path, _, query = rest.partition("?")
-    # A password with a / is none to libpq, which then quotes it as the port.
+    # libpq takes no text with a / for a password; its error then quotes it as the port.
     misread = ":" in path and "@" in path.partition(":")[2]
     names = [name.strip() for name, _ in parse_qsl(query)]
     return named.partition(":")[2] != "" or misread or any(name.endswith(_SECRETS) for name in names)
 
 
 def as_refused(text: str, *, secret: bool = False) -> str:
-    """How an error tells a value that is refused: not by itself where it may hold a secret, as a URI may anywhere."""
+    """How an error shows a value that is refused: not at all where it may hold a secret, as a URI may anywhere."""
     return "cannot be used" if secret or "@" in text or "://" in text else f"is {text!r}"
 
 
 def place(text: str) -> str:
-    """Spark writes the location of a table of its catalog as file:/data/orders, with a blank as %20."""
+    """The place of a Delta table, as a path or URI.
+
+    Spark writes that of a table of its catalog as file:/data/orders, with a blank as %20.
+    """
     if text.startswith("file:"):
         text = "/" + unquote(text.removeprefix("file:")).lstrip("/")
     if "://" in text:
@@ -200,11 +205,11 @@ _OPENED: Final = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 """The schemes that `pyarrow.fs.FileSystem.from_uri` knows, in lower case; beside those that it leaves to fsspec."""
 
 _HADOOP: Final = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
-"""What Hadoop calls some of them."""
+"""Hadoop's names for some of them, each with that of `pyarrow.fs`."""
 
 _NOT_IN_URIS: Final = re.compile(r"[^!-~]|[\"#<>\\^`{|}]|%(?![0-9A-Fa-f]{2})|^file:.*\?")
-"""What no URI has but in the form %20 (RFC 3986, section 2); and that from which on `pyarrow.fs` leaves it out: #, and
-of a local path ?, after which those of object stores have options.
+"""What a URI may have only in the form %20 (RFC 3986, section 2), and characters from which on `pyarrow.fs` leaves out
+the rest: #, and ? in a local path (in the URI of an object store, options follow it).
 """
 
 
@@ -225,11 +230,13 @@ def staging_place(text: str) -> str:
 
 
 _KEYS: Final = (*_SECRETS, "key", "token", "sig")
-"""How parameters of object stores with secrets end: secret_key, session_token, a shared access signature's sig."""
+"""How the names of object stores' parameters with secrets end: secret_key, session_token, a shared access signature's
+sig.
+"""
 
 
 def _require_no_credentials(uri: str) -> None:
-    """Before the @ may stand an Azure container or a user of HDFS, of which neither is a secret."""
+    """Raises ValueError for a URI with credentials. An Azure container or an HDFS user before the @ is no secret."""
     try:
         parts = urlsplit(uri)
     except ValueError:
