@@ -3,7 +3,7 @@
 postgres        a table of PostgreSQL
 delta           a Delta table
 compacted       from a batch to the last row of each key
-merge_source    these rows as the source of a MERGE
+merge_source    those rows as the source of a MERGE
 applied         whether a batch has been applied already
 """
 

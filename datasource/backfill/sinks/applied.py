@@ -3,7 +3,7 @@
 Batch ids begin at 0 with each checkpoint. Spark runs a batch again only if it is the last one it has logged, and the
 stream then gives the same rows again. So a target remembers the last batch with a mark of its rows: the same id with
 the same mark is that batch again, and anything else that is not a later id comes from another checkpoint, or from
-options under which that batch has other rows. A batch that is not the first rests on those before.
+options under which that batch has other rows. A batch that is not the first builds on those before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backfill.errors import OptionsError, StateError
 from backfill.wording import FRESH_START
 
 BEGIN_ANEW: Final = f"call start_over with this name and begin a new stream, with {FRESH_START}"
-"""How a query fills its target anew. Both, since the checkpoint that there is goes on after rows that are gone then."""
+"""How a query fills its target anew. It takes both, since the old checkpoint goes on after rows that are gone then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Applied:
         return cls(batch_id, rows.num_rows, *found)
 
     def is_again(self, last: Applied) -> bool:
-        """Whether this is that batch once more."""
+        """Whether this is the batch `last` once more."""
         if None in (self.timestamp, last.timestamp):
             return replace(self, timestamp=None) == replace(last, timestamp=None)
         return self == last
 
 
 def named(query: str) -> str:
-    """The name by which a query's batches are recorded; OptionsError for none, which several queries might have."""
+    """The name by which a query's batches are recorded; OptionsError if it is blank, as several queries' might be."""
     if not query.strip():
         raise OptionsError(f"query is {query!r}; expected a name that no other query over the table has, as 'orders'")
     return query
@@ -69,8 +69,8 @@ class Filling:
     is_empty: Callable[[], bool]
 
     def require_known(self, *, is_known: bool) -> None:
-        """Before the table is emptied for this query: StateError where it has rows, and none of them by a batch of it,
-        so that the name may be a wrong one and the rows another query's.
+        """Raises StateError, before the table is emptied for this query, where it has rows but knows no batch of the
+        query: then the name may be wrong, and the rows another query's.
         """
         if not is_known and not self.is_empty():
             raise StateError(
@@ -83,9 +83,9 @@ class Filling:
     ) -> bool:
         """Whether the batch is still to be applied; `leaves_rows`: the table has rows after it.
 
-        `mended` is what a person does where the batches between these two had no rows.
+        `mended` gives what a person can do if the batches between two of them had no rows.
 
-        StateError if the batch does not follow the last one, or if the rows of the batches before it are missing.
+        Raises StateError if the batch does not follow the last one, or the rows of the batches before it are missing.
         """
         if last is None:
             if now.batch_id > 0 and self.is_empty():

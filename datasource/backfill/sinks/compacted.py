@@ -75,7 +75,7 @@ def compacted(batch: pa.Table, key: Sequence[str], target: str) -> Compacted:
     kept: dict[str, Mask] = {}
     for name in _columns_left_out(batch):
         source, stays = _sources(batch, name, first, last, target)
-        # Only of the last rows: of a row that was often changed the same large value would stand here as often.
+        # Only for the last rows: else the same large value would stand here as often as its row was changed.
         value = batch[name].take(source[chosen])
         rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), value)
         kept[name] = stays[chosen]
@@ -84,7 +84,7 @@ def compacted(batch: pa.Table, key: Sequence[str], target: str) -> Compacted:
 
 
 def large(kind: pa.DataType) -> pa.DataType:
-    """The type for as many values as there may be: text and bytes else end at 2 GiB, where they are put in order."""
+    """The type that holds as many values as there may be: plain text and bytes end at 2 GiB when they are sorted."""
     if pa.types.is_string(kind):
         return pa.large_string()
     return pa.large_binary() if pa.types.is_binary(kind) else kind
@@ -119,8 +119,8 @@ def _after_truncate(batch: pa.Table) -> tuple[pa.Table, bool]:
 
 
 def _require_keys(batch: pa.Table, key: Sequence[str]) -> None:
-    """Refuses a null in the key, by which no row is found: it would not be deleted, and would be inserted twice. And a
-    list, which has no order.
+    """Refuses a null in the key, by which no row is found: the row would not be deleted, or be inserted twice. Refuses
+    a nested type as well, such as a list, since it has no order.
     """
     nested = [name for name in key if pa.types.is_nested(batch[name].type)]
     if nested:
@@ -163,9 +163,10 @@ def _require_one_last(batch: pa.Table, key: Sequence[str], first: Mask) -> None:
 
 
 def _columns_left_out(batch: pa.Table) -> list[str]:
-    """The columns of which values are marked.
+    """The columns of which values are marked as left out.
 
-    One that the batch does not have may have been renamed on the way, and its null be no value: it is refused.
+    A marked column that the batch does not have is refused: it may have been renamed on the way, and then its nulls
+    are no values.
     """
     present = set(batch.column_names)
     if UNCHANGED_COLUMNS not in present:

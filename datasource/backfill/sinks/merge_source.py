@@ -10,7 +10,7 @@ import pyarrow as pa
 from backfill.sinks.compacted import Compacted
 
 DELETED: Final = "deleted"
-"""Whether the row goes."""
+"""The column that says whether a row is to be deleted."""
 
 
 def merge_source(last: Compacted, names: Sequence[str]) -> pa.Table:

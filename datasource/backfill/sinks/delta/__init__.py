@@ -1,11 +1,11 @@
 """A keyed Delta table that follows a stream, one commit for each batch.
 
-The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
-batch, also of one that changes nothing, in Delta's own form for that, application transactions: `{query}` has the batch
-id as its version, `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another
-checkpoint, and `{query}/after` has the version that it was merged into. So a batch that Spark runs again changes
-nothing, a gap between batches is noticed, and of two drivers that apply the same one the second fails. Where anybody
-else was faster, as OPTIMIZE may be, the batch is merged again.
+The commit is a MERGE: rows of deleted keys are removed, all others updated or inserted. It has the record of the batch
+in it, also of one that changes nothing, in Delta's own form for that, application transactions: `{query}` has the batch
+id as its version; `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another
+checkpoint; and `{query}/after` has the version that it was merged into. So a batch that Spark runs again changes
+nothing, a gap between batches is noticed, and of two drivers that apply the same batch the second fails. Where another
+writer was faster, as OPTIMIZE may be, the batch is merged again.
 
 merge           from the last rows of a batch to the table
 record          the batches that were applied
@@ -71,17 +71,17 @@ with needing("writing a Delta table", "delta"):
 logger = logging.getLogger("backfill")
 
 PATIENCE: Final = 120.0
-"""For how many seconds at the least a batch is merged again while others write to the table at the same time.
+"""For how many seconds at the least a batch is merged again and again while others write to the table.
 
-Of two queries that always have a batch either fails every other time. No try waits, as whoever has just committed would
-have the next batch in meanwhile.
+Of two queries that always have a batch, each fails every other time. No try waits, since whoever has just committed
+would have its next batch in meanwhile.
 """
 
 TRIES: Final = 5
-"""How often it is merged at the least, where that takes longer."""
+"""How often a batch is merged at the least, even where that takes longer than PATIENCE."""
 
 _TAKEN: Final = "Invalid table version: 0"
-"""What `deltalake` (1.6) says of a table that it was to make, and whose first commit another one has written."""
+"""What `deltalake` (1.6) says where it was to make a table and somebody else has written the first commit."""
 
 
 def apply_to(
@@ -96,14 +96,15 @@ def apply_to(
 
     `path` is absolute, or a URI. The table is created with the columns of batch 0 if there is none by then. `key` is
     the source's key. `query` names the query in the record of batches: one name for each checkpoint. The rows are those
-    of the stream, with its metadata columns. Each batch is to be applied, also one without rows. With `merge_schema`
+    of the stream, with its metadata columns. Every batch has to be applied, also one without rows. With `merge_schema`
     the table gets columns that it lacks and a batch has, in a commit before the batch's own; else that is an error.
 
-    A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that takes. So
-    does much of what it is merged with: the files that may have keys between the batch's least and its greatest. That
-    is little where new rows have keys beyond those that are there. It is the whole table where a batch has keys from
-    far apart, or the key has a float, a decimal of more than 15 digits, or a time after the year 4252; or a character
-    beyond U+FFFF, and the greatest key of a file as well. So let batches be large if the table is.
+    A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that takes. Much
+    of what it is merged with passes through it too: the files that may have keys between the batch's least and its
+    greatest. That is little where new rows have keys beyond those in the table. It is the whole table where the keys of
+    a batch are far apart, or where the key has a float, a decimal of more than 15 digits, or a time after the year
+    4252; or where it has a character beyond U+FFFF, and so has the greatest key of a file. So let batches be large if
+    the table is.
     """
     options = dict(storage_options or {})
     return DeltaSink(_place(path), key_of(key), named(query), merge_schema, options, SparkTimes(options))
@@ -112,8 +113,8 @@ def apply_to(
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name.
 
-    StateError where the table has rows and no batch of such a query. Where others write meanwhile it is tried again for
-    two minutes.
+    Raises StateError where the table has rows but knows no batch of such a query. Where others write at the same time,
+    it is tried again for two minutes.
     """
     path = _place(path)
     query = named(query)
@@ -173,8 +174,8 @@ class DeltaSink:
                 if not (is_conflict(error) or is_gone(error)):
                     raise
                 if self._is_applied(table, now):
-                    # A commit whose answer was lost is sent again by deltalake, and meets itself. And what comes after
-                    # it may fail, see `clean_up`; after that of an added column the batch is merged again.
+                    # Where the answer to a commit was lost, deltalake sends it again, and it meets itself. Or what
+                    # comes after it failed, see `clean_up`; after that of an added column the batch is merged again.
                     return
                 is_over = tries >= TRIES and time.monotonic() >= until
                 is_lost = is_gone(error) and table.version() == version
@@ -235,14 +236,14 @@ class DeltaSink:
             # Another query that fills the table may have been faster, or the answer was lost.
             with suppress(TableNotFoundError):
                 return DeltaTable(self.path, storage_options=self.storage_options)
-            # S3 answers so (409) also while another one writes the same, which is not there yet.
+            # S3 answers so (409) also while somebody else writes the same file, which is not there yet.
             if _TAKEN not in str(error) or tries == 1:
                 raise
         return self._created(columns, tries - 1)
 
 
 def _place(path: str) -> str:
-    """The path, which is what the source's option `path` may be."""
+    """The path in one form; it may be whatever the source's option `path` may be."""
     try:
         return place(path)
     except ValueError as error:

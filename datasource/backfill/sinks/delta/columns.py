@@ -1,4 +1,4 @@
-"""Whether the table has the columns of a batch, and can hold them; and adding those that it lacks."""
+"""Checks that the table has the columns of a batch, and can hold them; and adds those that it lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTITION_ANEW: Final = "Make the table anew, partitioned by another column or 
 
 
 def require_types(columns: pa.Schema) -> None:
-    """Refuses, before the table has any of them, columns that Delta has no type for, or holds for one."""
+    """Refuses, before the table has any of them, columns that Delta has no type for, or takes for the same one."""
     spelled: dict[str, list[str]] = {}
     for name in columns.names:
         spelled.setdefault(name.lower(), []).append(name)
@@ -45,7 +45,7 @@ def require_types(columns: pa.Schema) -> None:
 
 
 def require_columns(table: DeltaTable, columns: pa.Schema) -> None:
-    """Refuses columns that the table has not."""
+    """Refuses columns that the table does not have."""
     lacking = _lacking(table, columns)
     if lacking:
         raise OptionsError(
@@ -56,9 +56,9 @@ def require_columns(table: DeltaTable, columns: pa.Schema) -> None:
 
 
 def add_lacking(table: DeltaTable, columns: pa.Schema, key: Sequence[str]) -> None:
-    """Adds those of the columns that the table has not, in a commit of its own; null in the rows there are.
+    """Adds the columns that the table lacks, in a commit of its own; they are null in the rows that are there.
 
-    Refuses a table that has not all of the key: its rows are of another one.
+    Refuses a table that lacks a column of the key: its rows are told apart by another key.
     """
     lacking = _lacking(table, columns)
     if not lacking:
@@ -104,8 +104,8 @@ def require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) ->
 
 
 def require_apart(key: Sequence[str], given: pa.Schema, fitting: pa.Schema) -> None:
-    """Refuses a key whose columns have other types in the table, by which different keys may become the same one: a
-    MERGE would insert both of one batch, and make one row of those of two.
+    """Refuses a key whose types in the table may make one key of different ones: a MERGE would insert both if they came
+    in one batch, and make one row of them if they came in two.
     """
     for name in key:
         kind, wanted = given.field(name).type, fitting.field(name).type

@@ -22,7 +22,7 @@ from backfill.upstream.delta.tables.types import arrow_type
 def fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
     """The rows in the types of the table's columns of the same names; TableError where one cannot hold a value.
 
-    Text and bytes stay in their `large` types. A float or double holds of any number what is nearest to it.
+    Text and bytes stay in their `large` types. For a float or double, the value nearest to a number will do.
     """
     types: Mapping[str, Any] = {field.name: field.type for field in table.schema().fields}
     columns = [_fitted(name, rows[name], arrow_type(name, types[name])) for name in rows.column_names]
@@ -39,7 +39,7 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
         if not _may_lose(values.type, wanted) or _equal(found.cast(values.type), values):
             return found
     except pa.ArrowException:
-        pass  # Its text may be a value.
+        pass  # The error's text may have a value in it.
     raise TableError(
         f"the column {name!r} of the Delta table is {wanted} and does not hold all values of the batch, where it is "
         f"{values.type}. Give the table a column of that type, or cast it in foreachBatch as it is to be"
@@ -53,8 +53,8 @@ def _cast(values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[
 
 
 def _told_exactly(kind: Any, wanted: Any) -> Any:
-    """The type, with text in place of decimals that become floats: of a decimal Arrow (26) does not always find the
-    nearest one.
+    """The type, with text in place of decimals that become floats: from a decimal, Arrow (26) does not always find the
+    nearest float.
     """
     if pa.types.is_list(kind) and pa.types.is_list(wanted):
         return pa.list_(kind.value_field.with_type(_told_exactly(kind.value_type, wanted.value_type)))
@@ -67,7 +67,7 @@ def _decimals(chunks: list[pa.Array[Any]], wanted: Any) -> pa.ChunkedArray[Any]:
 
 
 def _overflows(values: Any, found: Any) -> bool:
-    """Whether a number has become another one, or infinite, or a text that does not say so; in lists as well."""
+    """Whether a cast made another number of one, or an infinity of what was none, number or text; in lists as well."""
     while pa.types.is_list(found.type):
         values, found = pc.list_flatten(values), pc.list_flatten(found)
     if pa.types.is_decimal(found.type):
@@ -83,7 +83,7 @@ def _overflows(values: Any, found: Any) -> bool:
 
 
 def _may_lose(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast that Arrow takes for safe may not be; of structs it leaves out fields."""
+    """Whether a cast that Arrow takes for safe may lose something; it leaves out fields of structs, for one."""
     if pa.types.is_list(found) and pa.types.is_list(wanted):
         return _may_lose(found.value_type, wanted.value_type)
     return (

@@ -25,11 +25,11 @@ from backfill.upstream.delta.tables.properties import has_feed
 from backfill.upstream.delta.tables.types import arrow_type
 
 KEYS_AT_ONCE: Final = 245_760
-"""How many of the target's keys are looked at at once."""
+"""How many of the target's keys are looked at together."""
 
 
 def merge(table: DeltaTable, key: Sequence[str], last: Compacted, record: CommitProperties) -> None:
-    """Makes of the table what the batch comes to, in one commit, which has the record of the batch."""
+    """Applies the batch to the table, in one commit, which has the record of the batch."""
     before = table.version()
     if last.rows.num_rows:
         _merge_rows(table, key, last, record)
@@ -48,7 +48,7 @@ def require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None
 
 
 def without_strays(table: DeltaTable, key: Sequence[str], last: Compacted) -> Compacted:
-    """The batch without deletes of rows that are not there, where `deltalake` (1.6) would hold those to the table's
+    """The batch without deletes of rows that are not there, where `deltalake` (1.6) would hold these to the table's
     constraints.
 
     With the change data feed it checks also what a MERGE leaves out: rows of which all columns are null.
@@ -65,13 +65,13 @@ def without_strays(table: DeltaTable, key: Sequence[str], last: Compacted) -> Co
 
 
 def _is_constrained(table: DeltaTable) -> bool:
-    """Whether not every row will do, or it may be so: an invariant is in a column's metadata."""
+    """Whether the table may refuse a row: by a constraint, a column that takes no null, or an invariant in metadata."""
     named = any(name.startswith("delta.constraints.") for name in table.metadata().configuration)
     return named or any(column.metadata or not column.nullable for column in table.schema().fields)
 
 
 def _not_there(table: DeltaTable, key: Sequence[str], last: Compacted, chosen: Mask) -> Indices:
-    """Which of the chosen rows of the batch have a key that the table has not, or not behind a truncation."""
+    """Which of the chosen rows of the batch have a key that the table does not have; all of them after a truncation."""
     if last.emptied or not chosen.any():
         return np.flatnonzero(chosen)
     # A join takes a name that begins with a dot for a path.
@@ -89,7 +89,7 @@ def _not_there(table: DeltaTable, key: Sequence[str], last: Compacted, chosen: M
 
 
 def _around(table: DeltaTable, keys: pa.RecordBatch) -> str | None:
-    """SQL by which files are left out that can have none of these keys; None where their statistics do not tell."""
+    """SQL that leaves out files that cannot have any of these keys; None where their statistics do not tell."""
     name = keys.schema.names[0]
     [kind] = [field.type for field in table.schema().fields if field.name == name]
     try:
@@ -100,7 +100,7 @@ def _around(table: DeltaTable, keys: pa.RecordBatch) -> str | None:
 
 
 def _joinable(keys: pa.RecordBatch, names: list[str]) -> pa.Table:
-    """Under these names, and with one zero: a join tells a float's two apart, which a MERGE does not."""
+    """The keys under these names, with a float's two zeros made one: a join tells them apart, and a MERGE does not."""
     return pa.Table.from_batches([canonical(keys)]).rename_columns(names)
 
 
@@ -120,7 +120,7 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
         same,
         source_alias="s",
         target_alias="t",
-        # Not streamed, files are left out that cannot have the batch's keys, by their statistics.
+        # If it is not streamed, it leaves out files that cannot have the batch's keys, by their statistics.
         streamed_exec=any(may_miss(table, name, last.rows[name]) for name in key),
         commit_properties=record,
     )
@@ -132,9 +132,9 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
 
 
 def _equal(target: str, source: str, values: pa.ChunkedArray[Any]) -> str:
-    """SQL for keys that are one; an equation, as with anything else each row is compared with each.
+    """SQL for keys that are equal. It is an equation, as with anything else each row would be compared with each.
 
-    It compares the bits of a NaN, of which a database has only one.
+    An equation compares the bits of NaNs, which are all one value to a database.
     """
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
         kind = "DOUBLE" if pa.types.is_float64(values.type) else "FLOAT"

@@ -13,7 +13,7 @@ from backfill.sinks.applied import Applied
 from backfill.sinks.delta.restored import said_of
 
 _OF_BATCH: Final = ("rows", "version", "sequence", "timestamp")
-"""What is noted of a query's last batch beside its id, as the fields of `Applied` are."""
+"""What is noted of a query's last batch beside its id: fields of `Applied`, in their order."""
 
 _PARTS: Final = (*_OF_BATCH, "after")
 
@@ -24,7 +24,7 @@ _NO_BATCH: Final = Applied(_FORGOTTEN, 0, None, None)
 
 
 def last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None:
-    """The batch that is noted. The fields beside its id are read only if it may be the same batch as `now`.
+    """The query's last batch, as noted. The fields beside its id are read only if it may be the same batch as `now`.
 
     For each application transaction that is asked for, `deltalake` reads all of the log that is not in a checkpoint.
     """
@@ -58,8 +58,8 @@ def without_rows(last: Applied, now: Applied) -> str:
 
 
 def record(query: str, now: Applied, after: int) -> CommitProperties:
-    """What the commit of this batch, which is merged into the table `after` that version, notes."""
-    # Of a table whose transactions expire Spark keeps none that does not say when it was written.
+    """What the commit of this batch notes; `after` is the version of the table that the batch is merged into."""
+    # In a table whose transactions expire, Spark keeps none that does not say when it was written.
     written = time.time_ns() // 1_000_000
     transactions = [Transaction(name, version, written) for name, version in _told(query, now, after).items()]
     return CommitProperties(app_transactions=transactions, custom_metadata=said_of(query))
@@ -87,7 +87,7 @@ def merged_after(table: DeltaTable, query: str) -> int | None:
 
 
 def _told(query: str, now: Applied, after: int) -> dict[str, int]:
-    """What is noted of a batch, by the names under which it is."""
+    """What is noted of a batch, by the names under which it is noted."""
     values = (now.batch_id, now.rows, now.version, now.sequence, now.timestamp, after)
     return {name: -1 if value is None else value for name, value in zip(_names(query), values, strict=True)}
 
@@ -105,7 +105,7 @@ def named(query: str) -> str:
 
 
 def note(table: DeltaTable, before: int, record: CommitProperties) -> None:
-    """Commits the record alone if no commit came after that version: of what changes nothing deltalake makes none."""
+    """Commits the record alone if no commit came after that version: for what changes nothing, deltalake makes none."""
     if table.version() == before:
         partitions = table.metadata().partition_columns
         table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=record)

@@ -1,9 +1,9 @@
 """Whether a RESTORE took a query's batches out of its Delta table, or the table was made anew.
 
-Both leave application transactions as they are, so by the record of batches the table still has them all. So it is
-noted with a batch after which version it came, and its commit says in its `commitInfo` whose it is. Where anything else
-was committed since, that is looked through. One that comes between this look and the batch's commit conflicts with
-that, whichever files it is over, because Spark and deltalake write the table's metadata with each.
+Both leave application transactions as they are, so by the record of batches the table still has them all. Therefore the
+record of a batch has the version that it was merged into, and its commit names the query in its `commitInfo`. Whatever
+was committed since is looked through. A RESTORE, or a table made anew, that comes between this look and the batch's
+commit conflicts with that, whichever files it is over, because Spark and deltalake write the table's metadata with it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from backfill.upstream.delta.files.log import commit_file
 _QUERY: Final = "backfillQuery"
 
 _MADE_ANEW: Final = ("REPLACE TABLE", "CLONE")
-"""What the name of an operation has in it that puts other rows in the place of all that there are, by the words for a
-new table. A mere overwrite is like any other write: whoever does it means the table that there is.
+"""Words in the names of operations that make a new table, with other rows in the place of all that there are. A mere
+overwrite is like any other write: whoever does it means the table that there is.
 """
 
 _UNTOLD: Final = -1
-"""For the version of a RESTORE to a time: which one that is depends on the time zone of whoever asked for it."""
+"""Stands for the version of a RESTORE to a time: which one it is depends on the time zone of whoever asked for it."""
 
 
 def said_of(query: str) -> dict[str, str]:
@@ -38,14 +38,14 @@ def said_of(query: str) -> dict[str, str]:
 def require_not_restored(
     table: DeltaTable, query: str, after: int, storage_options: Mapping[str, str], *, is_known: Callable[[], bool]
 ) -> None:
-    """StateError where the table's rows no longer come from those that the query's last batch left, which was committed
-    after that version. If the log was cleaned up since, a RESTORE is not told that is gone from it, or that was to a
-    version after that one.
+    """Raises StateError where the table's rows no longer come from those that the query's last batch left, which was
+    merged into the version `after`. If the log was cleaned up since, a RESTORE is not noticed that is gone from it, or
+    that was to a version later than `after`.
 
-    `is_known`: the query has applied a batch since it began. Until then it rests on no rows that a new table may lack.
+    `is_known`: the query has applied a batch since it began. Until then it builds on no rows that a new table may lack.
     """
     if table.version() == after + 1:
-        return  # It is the newest commit.
+        return  # The batch's commit is the newest.
     files = Files(table.table_uri, storage_options)
     having = table.version()  # The version whose rows the table has, as far as the commits that were read say.
     restored = having
@@ -71,7 +71,7 @@ def require_not_restored(
 
 
 def _commit_info(files: Files, version: int) -> Mapping[str, Any] | None:
-    """None where the log does not have the commit any more; empty where that says nothing of itself."""
+    """The `commitInfo` of a commit; None where the log no longer has the commit, empty where the commit has none."""
     location = FileLocation("", commit_file(version))
     if not files.has(location):
         return None

@@ -1,11 +1,11 @@
-"""Files of a Delta table whose times or days would be others after a MERGE.
+"""Files of a Delta table in which a MERGE would change times or days.
 
-Spark writes times as INT96, unless told otherwise. `deltalake` (1.6) counts those in nanoseconds where it writes the
-rows of such a file anew: then those before 1677 and after 2262 are others, in rows of which the batch has none as well.
+Spark writes times as INT96, unless told otherwise. Where `deltalake` (1.6) writes the rows of such a file anew, it
+counts these in nanoseconds: times before 1677 and after 2262 become others, also in rows that are not in the batch.
 
-Before Spark 3, and with its settings …RebaseModeInWrite = LEGACY, it counts days before 15 October 1582 by the Julian
-calendar, and times before 1900 by that or by the old local time of its zone. The file says so, and Spark reads it
-accordingly; of rows that are written anew nothing says so.
+Before version 3, and with its settings …RebaseModeInWrite = LEGACY, Spark counts days before 15 October 1582 by the
+Julian calendar, and times before 1900 by that or by the old local time of its zone. The file says so, and Spark reads
+it accordingly; nothing says so of rows that are written anew.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ _CALENDARS: Final = (
     (("INT96",), b"org.apache.spark.legacyINT96", (b"1.", b"2.", b"3.0.")),
     (("TIMESTAMP", "DATE"), b"org.apache.spark.legacyDateTime", (b"1.", b"2.")),
 )
-"""For kinds of values in Parquet: what Spark says in a file in which they are as before version 3, and in which of its
-versions they always were. So it reads them (`DataSourceUtils.datetimeRebaseSpec`, `int96RebaseSpec`).
+"""For kinds of values in Parquet: the mark that Spark leaves in a file which has them as before version 3, and the
+versions whose files always have them so. Spark reads them by these (`DataSourceUtils.datetimeRebaseSpec`,
+`int96RebaseSpec`).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SparkTimes:
-    """`kept` are the files that have been looked at and may be written anew: a file never changes."""
+    """Looks for such files. `kept` are those that may be written anew; a file never changes, so one look is enough."""
 
     storage_options: Mapping[str, str] = field(repr=False)
     kept: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def require_kept(self, table: DeltaTable) -> None:
-        """TableError where the table has such a file."""
+        """Raises TableError where the table has such a file."""
         parts = table.metadata().partition_columns
         names = [item.name for item in table.schema().fields if item.name not in parts and _has_time(item.type)]
         if not names:
             return
         files, doubtful = Files(table.table_uri, self.storage_options), set(_doubtful(table, names))
-        self.kept.intersection_update(doubtful)  # Else they would become ever more.
+        self.kept.intersection_update(doubtful)  # Else there would be ever more.
         for path in sorted(doubtful - self.kept):
             location = FileLocation.of(path)
             with files.open(location) as opened:
@@ -83,12 +84,12 @@ def _has_time(kind: Any) -> bool:
 
 
 def _doubtful(table: DeltaTable, names: list[str]) -> Iterator[str]:
-    """The files of which the statistics do not say that all times and days of these columns are near."""
+    """The files whose statistics do not say that all times and days of these columns are near the present."""
     actions = pa.table(table.get_add_actions(flatten=True))
     near: Any = pa.repeat(pa.scalar(True), actions.num_rows)
     for name in names:
         least, greatest, nulls = statistics(table, actions, name, "min", "max", "null_count")
-        if least is None or greatest is None or nulls is None:  # There are none of a list or a struct.
+        if least is None or greatest is None or nulls is None:  # A list or a struct has none.
             near = pa.repeat(pa.scalar(False), actions.num_rows)
             break
         within: Any = pc.invert(_are_early(least))
@@ -118,7 +119,7 @@ def _is_old(file: pq.ParquetFile, kinds: tuple[str, ...], mark: bytes, versions:
 
 
 def _any(file: pq.ParquetFile, are: Callable[[Any], Any], *kinds: str) -> bool:
-    """Whether any time or day of these kinds is that, wherever it is nested."""
+    """Whether `are` is true of any time or day of these kinds, wherever it is nested."""
     leaves = [file.schema.column(at) for at in range(len(file.schema))]
     chosen = [leaf.path for leaf in leaves if leaf.physical_type in kinds or leaf.logical_type.type in kinds]
     for batch in file.iter_batches(columns=chosen) if chosen else ():
@@ -144,10 +145,10 @@ def _times(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
 
 
 def _are_far(times: Any) -> Any:
-    """Which of these times nanoseconds since 1970 do not tell."""
+    """Which of these times cannot be told in nanoseconds since 1970."""
     return pc.or_(pc.less(times, _EARLIEST), pc.greater_equal(times, _LATEST))
 
 
 def _are_early(times: Any) -> Any:
-    """Which of these times or days the two calendars may tell differently."""
+    """Which of these times or days may be counted differently by the two calendars."""
     return pc.less(times, _GREGORIAN if pa.types.is_date(times.type) else _OF_ONE_CALENDAR)

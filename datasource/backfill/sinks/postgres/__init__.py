@@ -39,8 +39,8 @@ with needing("writing to PostgreSQL", "postgres"):
     from backfill.upstream.postgres.session.retries import RetryPolicy
 
 LOCK_TIMEOUT: Final = "30s"
-"""How long a transaction waits for a lock on the target, or on a row of it, before it is begun anew: not so soon that a
-batch writes its rows again and again while others write theirs."""
+"""How long a transaction waits for a lock on the target, or on a row of it, before it is begun anew: so long that a
+batch does not write its rows again and again while others write theirs."""
 
 _BEGIN: Final = f"""
     BEGIN;
@@ -48,8 +48,8 @@ _BEGIN: Final = f"""
     SELECT pg_catalog.set_config('synchronous_commit', 'local', true)
     WHERE pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'
 """
-"""Three statements, which go together. Spark does not give a batch again of which it has noted that it was applied, so
-a crash of the server must not lose it.
+"""Three statements, which are sent together. Spark does not give a batch again once it has noted that it was applied,
+so a crash of the server must not lose it.
 """
 
 __all__ = ["PostgresSink", "apply_to", "start_over"]
@@ -58,13 +58,13 @@ __all__ = ["PostgresSink", "apply_to", "start_over"]
 def apply_to(
     *, url: str, table: str, key: Sequence[str], query: str, user: str = "", password: str = ""
 ) -> Callable[[Batch, int], None]:
-    """A function for `foreachBatch` that makes `table` follow the stream. The table has to be there.
+    """A function for `foreachBatch` that makes `table`, which has to exist, follow the stream.
 
     `key` are the columns of a primary key or unique index of it, and the source's key. `query` names the query in the
     record of batches: one name for each checkpoint. The rows are those of the stream, with its metadata columns; their
     other columns must be columns of the table, and are cast to its types. Connection errors, and locks of others, are
     tried again for two minutes. A batch passes through the driver's memory; `maxBytesPerTrigger` and
-    `maxRowsPerTrigger` bound what that takes. Each batch is to be applied, also one without rows.
+    `maxRowsPerTrigger` bound what that takes. Every batch has to be applied, also one without rows.
     """
     connector = Connector.of(url, user=user, password=password)
     return PostgresSink(connector, table, key_of(key), named(query), RetryPolicy())
@@ -73,8 +73,8 @@ def apply_to(
 def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name.
 
-    StateError where the table has rows and no batch of such a query. Connection errors, and locks of others, are tried
-    again for two minutes.
+    Raises StateError where the table has rows but knows no batch of such a query. Connection errors, and locks of
+    others, are tried again for two minutes.
     """
     connector = Connector.of(url, user=user, password=password)
     RetryPolicy().run(lambda: _start_over(connector, table, named(query)))
@@ -123,7 +123,7 @@ def _filling(session: ArrowSession, target: Target, query: str) -> Filling:
 
 
 def _begin(session: ArrowSession, table: str, key: Sequence[str], *, writes: bool) -> Target:
-    """Begins the transaction of a batch; the record is there. If it `writes`, the table stays as it is found."""
+    """Begins the transaction of a batch, with the record made. If it `writes`, nobody can alter the table meanwhile."""
     session.carry_out(_BEGIN)
     if writes:
         lock_target(session, table)

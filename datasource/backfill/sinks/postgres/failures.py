@@ -35,7 +35,7 @@ _READ_ONLY: Final = "25006"
 _NULL: Final = "23502"
 _CONSTRAINTS: Final = ("23503", "23505", "23514", "23P01")
 _UNFIT: Final = ("22001", "22003", "22007", "22008", "22026", "22P02", "42846")
-"""A value is too long, too large or of another form for a column's type; or no cast leads to that."""
+"""A value is too long, too large or of another form for a column's type; or no cast leads to that type."""
 
 _REFUSED: Final = {
     NO_RIGHTS: (

@@ -22,11 +22,10 @@ from backfill.upstream.postgres.tables.money import DECIMALS_OF_C, own_locale
 _STAGED: Final = "backfill_batch"
 
 _NOT_MADE: Final = re.compile(r"Failed to create table: ERROR: *(?!canceling | |out of )(.*)")
-"""What the driver says if the server refuses it for good; without this it would look like a lost connection."""
+"""What the driver says if the server refuses the temporary table for good; else it looks like a lost connection."""
 
 _ANALYZED: Final = 1000
-"""How many rows a batch has at the least before the server looks at it: fewer are looked up by the key's index anyway.
-"""
+"""From how many rows on a batch is analyzed: fewer are looked up by the key's index anyway."""
 
 _ROW_BY_ROW: Final = ("enable_hashjoin", "enable_mergejoin", "jit")
 """Settings without which the server finds the target's rows one by one, by the key's index, and compiles nothing."""
@@ -59,7 +58,7 @@ def _stage(session: ArrowSession, rows: pa.Table) -> None:
     try:
         session.ingest(_STAGED, rows)
     except adbc_driver_manager.Error as error:
-        # Of a table that it makes by itself the driver passes on no SQLSTATE, but what kind of error it is.
+        # For a table that the driver makes by itself, it passes on no SQLSTATE, but what kind of error it is.
         if error.status_code is adbc_driver_manager.AdbcStatusCode.UNAUTHORIZED:
             raise DatabaseSetupError(
                 "the role of the sink may not make temporary tables, through which a batch goes. Run GRANT TEMPORARY "
@@ -129,7 +128,7 @@ def _require_same_decimals(session: ArrowSession, target: Target, names: Sequenc
 
 
 def _fits(kind: pa.DataType, modified: str) -> bool:
-    """Whether the batch's type alone says that nothing is rounded; there is none for the digits of a time."""
+    """Whether the batch's type alone says that nothing is rounded; for the digits of a time no type does."""
     element = kind.value_type if pa.types.is_list(kind) else kind
     scale = re.match(r"numeric\(\d+,(\d+)\)", modified)
     return scale is not None and pa.types.is_decimal(element) and element.scale <= int(scale[1])
@@ -140,7 +139,7 @@ def _value(target: Target, name: str, at: int) -> sql.Composable:
     value: sql.Composable = sql.Identifier("s", column_name(at))
     kind = target.columns[name].type
     if kind.removesuffix("[]") == "regclass":
-        # The cast of text to it knows names alone, and not the numbers that stand for what has none.
+        # The cast of text to regclass knows names alone, and not the numbers that stand for what has none.
         value = sql.SQL("CAST({} AS {})").format(value, sql.SQL(kind.replace("regclass", "bpchar")))
     return sql.SQL("CAST({} AS {})").format(value, sql.SQL(kind))
 
@@ -174,18 +173,18 @@ class _Staged:
         return self.left
 
     def _analyze(self) -> None:
-        """For what is joined to the target. Of a temporary table the server knows only how many pages it has, and takes
-        texts for short and half of the rows for deleted: for some wide rows, or one that is deleted among many, it
-        would read the target from end to end.
+        """Has the server look at what is joined to the target. Else it knows only how many pages a temporary table has,
+        and takes texts for short and half of the rows for deleted: for some wide rows, or one that is deleted among
+        many, it would read the target from end to end.
         """
         if self.last.rows.num_rows >= _ANALYZED:
             names = [DELETED, *(column_name(at) for at, name in enumerate(self.values) if name in self.key)]
             self._leave("ANALYZE {staged} ({looked_at})", looked_at=sql.SQL(", ").join(map(sql.Identifier, names)))
 
     def _set_joins(self, value: Literal["off", "DEFAULT"]) -> None:
-        """For a partitioned target, of which the server takes each row to be looked for in all partitions, though it is
-        in one: it would rather read the target from end to end, for some rows that are deleted, or compile what it
-        looks for in each of them for seconds.
+        """Sets `_ROW_BY_ROW` for a partitioned target. There the server expects to look for each row in all partitions,
+        though it is in one: for some rows that are deleted it would rather read the target from end to end, or spend
+        seconds on compiling what it looks for in each partition.
         """
         if self.target.partitioned:
             for name in _ROW_BY_ROW:
@@ -195,7 +194,7 @@ class _Staged:
         self.left.append(composed(statement, **self._parts, **further))
 
     def _ask(self, statement: str, **further: sql.Composable) -> tuple[Any, ...]:
-        """The one row that it gives, after all that was left has been carried out."""
+        """The one row that the statement gives, after all that was left has been carried out."""
         if self.left:
             self.session.carry_out(together(*self.left))
             self.left.clear()

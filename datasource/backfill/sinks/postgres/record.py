@@ -22,10 +22,10 @@ _LOCK_ROW: Final = """
     INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) ON CONFLICT DO NOTHING;
     SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE
 """
-"""Two statements, which go together."""
+"""Two statements, which are sent together."""
 
 _MOST_TAKEN: Final = 10
-"""How often the row of a query may have been taken away again by `forget` before it is found; most often not once."""
+"""How often `forget` may have taken a query's row away again before it is read; most often it has not once."""
 
 
 def make_record(session: ArrowSession, target: Target) -> None:
@@ -36,9 +36,9 @@ def make_record(session: ArrowSession, target: Target) -> None:
 
 
 def last_applied(session: ArrowSession, target: Target, query: str) -> Applied | None:
-    """The last batch of the query. Until the transaction ends no other one can apply a batch of it.
+    """The last batch of the query. Until the transaction ends, no other one can apply a batch of it.
 
-    StateError where another table has the target's name since.
+    Raises StateError where another table has the target's name since that batch.
     """
     *applied, oid = _locked(session, target, query)
     last = Applied(*applied)
@@ -60,8 +60,8 @@ def without_rows(target: Target, query: str, _last: Applied, now: Applied) -> st
 
 
 def forget(session: ArrowSession, target: Target, query: str) -> bool:
-    """Removes what is noted of the query; returns whether it had applied a batch. Waits for who applies one, as others
-    wait until the transaction ends.
+    """Removes what is noted of the query; returns whether it had applied a batch. Waits for a transaction that applies
+    one; others wait until this one ends.
     """
     batch_id, *_ = _locked(session, target, query)
     execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **_names(target, query))
@@ -91,7 +91,7 @@ def _locked(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...
 
 
 def _setting(target: Target, query: str, column: str, value: int) -> str:
-    """The statement by which a person sets right what is noted."""
+    """The statement by which a person corrects what is noted."""
     statement = sql.SQL("UPDATE {record} SET {column} = {value} WHERE query = {query} AND target = {name}")
     parts = {"column": sql.Identifier(column), "value": sql.Literal(value)}
     return statement.format(**_names(target, query), **parts).as_string(None)
@@ -102,7 +102,7 @@ def _names(target: Target, query: str) -> dict[str, sql.Composable]:
 
 
 def noting(target: Target, query: str, now: Applied) -> str:
-    """What notes the batch as the last one of the query; `last_applied` has come before it in the same transaction."""
+    """The statement that notes the batch as the query's last; `last_applied` came before it in the same transaction."""
     return composed(
         "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "
         "applied_at = pg_catalog.now(), commit_timestamp = {timestamp}, target_oid = {oid} "

@@ -45,10 +45,10 @@ _TARGET: Final = f"""
     WHERE c.oid = pg_catalog.to_regclass({{table}})::oid
 """
 
-# The columns of an index that is the key; of one WITHOUT OVERLAPS the operator would find rows that overlap. An
-# operator of enums is not found for a domain over one, so it is named. Names of the catalog are ordered by bytes, so
-# those that are given are as well, whatever the order of the database. An index that is a constraint's comes first: by
-# any other the server may not tell which of two is meant.
+# The columns of the index that is the key; not of one WITHOUT OVERLAPS, whose operator would find rows that overlap.
+# The operator of enums is not found for a domain over an enum, so the enum is named. Names of the catalog are ordered
+# by bytes, so those that are given are as well, whatever the order of the database. A constraint's index comes first:
+# by any other the server may not tell which of two is meant.
 _KEY: Final = """
     SELECT a.attname::text, n.nspname::text, o.oprname::text,
            (WITH RECURSIVE base AS (
@@ -81,8 +81,8 @@ _KEY: Final = """
 """
 
 # A type's name without its modifier, so that the cast neither cuts nor rounds. The assignment then refuses a text that
-# is too long, but rounds numbers and times by itself: of those also the name with its modifier, where there is one. To
-# name and "char", which cut any text, a text is assigned.
+# is too long, but rounds numbers and times by itself: these also have the name with its modifier, where there is one.
+# A cast to name or "char" would cut any text, so to columns of these a text is assigned.
 _COLUMNS: Final = """
     SELECT a.attname::text,
            CASE WHEN NOT t.short THEN pg_catalog.format_type(a.atttypid, -1)
@@ -113,7 +113,7 @@ class Equality:
     enum: str | None
     collation: QualifiedName | None
     operators: QualifiedName
-    """The class of the operator and the others."""
+    """The class that the operator belongs to."""
 
     def of(self, one: sql.Composable, other: sql.Composable) -> sql.Composable:
         sides = [one, other]
@@ -125,7 +125,7 @@ class Equality:
         return sql.SQL("{} {} {}").format(sides[0], self.operator.operator(), sides[1])
 
     def inferred(self, column: sql.Composable) -> sql.Composable:
-        """The column as ON CONFLICT finds an index by it: none that compares otherwise."""
+        """The column as ON CONFLICT is to name it, so that it finds no index that compares otherwise."""
         if self.collation is not None:
             column = sql.SQL("{} COLLATE {}").format(column, self.collation.identifier())
         return sql.SQL("{} {}").format(column, self.operators.identifier())
@@ -138,13 +138,13 @@ class Column:
     name: str
     type: str
     generated: bool
-    """Whether it is computed there, and cannot be written."""
+    """Whether the database computes it, so that it cannot be written."""
 
     inserted_only: bool
     """Whether an UPDATE cannot write it: an identity that is GENERATED ALWAYS."""
 
     rounding: str | None
-    """The type with its modifier, where it rounds what is assigned to it."""
+    """The type with its modifier, where it rounds or cuts what is assigned to it."""
 
     money: bool
 
@@ -159,7 +159,7 @@ class Index:
 
     columns: dict[str, Equality]
     constraint: str | None
-    """The one that it is of, if it is of one."""
+    """The constraint that the index belongs to, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Target:
 
     @property
     def rows(self) -> sql.Composed:
-        """What a statement names that finds rows."""
+        """The table as a statement that finds rows names it."""
         return self.name.own_rows(partitioned=self.partitioned)
 
     @property
@@ -188,9 +188,9 @@ class Target:
 
 
 def lock_target(session: ArrowSession, table: str) -> None:
-    """Lets nobody change what the table is until the transaction ends: whoever is about to is waited for.
+    """Lets nobody alter the table until the transaction ends, and waits for whoever is doing so.
 
-    Else a batch that waits for an ALTER TABLE would go by what was there before it, and round what is not to be.
+    Else a batch that waits for an ALTER TABLE would go by the columns before it, and round what must not be rounded.
     """
     execute(session, _TABLE, table=sql.Literal(table))
     found = session.fetchone()
@@ -202,7 +202,7 @@ def lock_target(session: ArrowSession, table: str) -> None:
 def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
     """The table that this name has in the session; TableError where no batches with this key can be applied to it.
 
-    Without a key it is not asked for one.
+    Without a `key`, the table needs none.
     """
     execute(session, _TARGET, record=sql.Literal(RECORD), table=sql.Literal(table))
     found = session.fetchone()
@@ -217,7 +217,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
 
 
 def _require_kept_as_written(table: str, kind: str, unlogged: str | None, rule: str | None) -> None:
-    """Refuses what is no table, or has a part or a rule of these names, by which it may lack rows of a batch."""
+    """Refuses what is no table; and one with an unlogged part or a rule, by which it may lack rows of a batch."""
     if kind not in _TABLES:
         raise TableError(f"{table} is not a table; name the table that is to follow the stream")
     if unlogged is not None:
@@ -275,12 +275,12 @@ def is_empty(session: ArrowSession, target: Target) -> bool:
 
 
 def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:
-    """Carries out a statement with these parts in the place of their names; there may be more of them."""
+    """Carries out a statement with these parts in the place of their names; those that it does not name are unused."""
     session.execute(composed(statement, **parts))
 
 
 def composed(statement: str, **parts: sql.Composable) -> str:
-    """A statement with these parts in the place of their names; there may be more of them."""
+    """A statement with these parts in the place of their names; those that it does not name are unused."""
     text: Any = sql.SQL(statement)
     found: str = text.format(**parts).as_string(None)
     return found
