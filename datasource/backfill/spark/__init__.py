@@ -12,7 +12,7 @@ partition       a reader's partitions, when they come back to it
 types           Arrow's types as Spark's
 refusal         our errors as Spark shows them
 table_options   the options of CREATE TABLE
-head_start      the import of pandas: while the process waits for the database, or not at all
+head_start      importing pandas while the process waits for the database, or not at all
 """
 
 from __future__ import annotations

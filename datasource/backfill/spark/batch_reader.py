@@ -35,7 +35,7 @@ class RangePartition(InputPartition):
 
 
 class BackfillBatchReader(DataSourceReader):
-    """Reads the columns that `schema` names; those of a stream that are not the table's are made up.
+    """Reads the columns that `schema` names; a stream's columns that are not the table's are made up.
 
     `asked` are the options that were given with this read, and not kept by a table of Spark's catalog.
     """
@@ -54,7 +54,9 @@ class BackfillBatchReader(DataSourceReader):
             return [RangePartition(ranges, reader) for ranges in scan.cut(upstream, options.stream)]
 
     def _require_types(self, upstream: Upstream) -> None:
-        """Spark gives back what `schema` said, or what the user said instead; meanwhile the table may have changed."""
+        """Refuses types that the table does not have: Spark gives back what `schema` said, or what the user said
+        instead, and meanwhile the table may have changed.
+        """
         there = {field.name: field.dataType for field in to_spark(upstream.schema().output_columns)}
         asked = [(field, there[field.name]) for field in self._schema if field.name in there]
         wrong = [

@@ -48,7 +48,7 @@ def without_pandas() -> None:
 
 
 def import_ahead(given: Mapping[str, str]) -> threading.Thread:
-    """Has imported in a thread what a stream with these options is opened with, while Spark prepares its query."""
+    """Imports in a thread what opening a stream with these options needs, while Spark prepares its query."""
     adapter = "delta" if given.get("path") else "postgres"
     modules = ("backfill.opening", f"backfill.upstream.{adapter}")
     thread = threading.Thread(target=partial(_import, modules), name="backfill-import-ahead", daemon=True)
@@ -58,5 +58,5 @@ def import_ahead(given: Mapping[str, str]) -> threading.Thread:
 
 def _import(modules: tuple[str, ...]) -> None:
     for module in modules:
-        with suppress(Exception):  # What is missing, opening the stream says in words.
+        with suppress(Exception):  # Opening the stream says in words what is missing.
             import_module(module)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["StreamProgress", "progress", "reads", "reports"]
 
 _LONGER: Final = 2
-"""How many times as long as the last batch the next one may take to be found."""
+"""Finding the next batch may take so many times as long as finding the last one."""
 
 _SHORTEST_WAIT: Final = 1.0
-"""Seconds that it may take besides."""
+"""Seconds that it may take in addition."""
 
 
 def progress(query: Query, *, table: str = "") -> StreamProgress:
@@ -36,7 +36,7 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     second of two tables with one name is `name#2`, in the order of Spark's `sources`.
 
     Spark records its progress at the end of a batch and, about every ten seconds, that there was nothing to read.
-    ValueError if the query reads nothing from this source, or several tables and `table` names none of them.
+    Raises ValueError if the query reads nothing from this source, or reads several tables and `table` names none.
     """
     recent = query.recentProgress
     if recent and not reads(recent[-1]):
@@ -67,7 +67,7 @@ def reports(of: StreamingQueryProgress) -> list[tuple[Any, Reported]]:
 
 
 def reads(of: StreamingQueryProgress) -> bool:
-    """Whether the batch is of a query that reads from this source, whose offsets it knows."""
+    """Whether the batch is of a query that reads from this source, as its reports or its offsets show."""
     return bool(reports(of)) or any(_is_ours(source.endOffset) for source in of.sources)
 
 
@@ -90,8 +90,8 @@ def _chosen(found: Sequence[Reported], table: str) -> Reported:
 def _waits(query: Query, last: StreamingQueryProgress) -> bool:
     """Whether the query has nothing to read, as far as Spark tells.
 
-    It says that no data is available while it looks for the next batch, too, so that this is believed only when it has
-    been so for longer than finding one takes, going by the last.
+    It says that no data is available also while it looks for the next batch. So this is believed only when it has been
+    so for longer than finding a batch takes, going by the last one.
     """
     if not query.isActive or query.status["isDataAvailable"]:
         return False

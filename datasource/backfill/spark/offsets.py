@@ -1,7 +1,7 @@
 """Offsets on their way to Spark and back: read once, and not in each call that names them.
 
 `latestOffset` gives one; it comes back as the end of `partitions`, and as the start of the next two calls. Reading it
-checks every vnode, which takes longer than all else that planning does of itself where there are thousands of them.
+checks every vnode: with thousands of them, that takes longer than all else that planning itself does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from backfill.errors import OffsetError
 from backfill.offset import Json, Offset, from_json, to_json
 
 KEPT: Final = 2
-"""A batch has a start and an end."""
+"""How many offsets are remembered: a batch has a start and an end."""
 
 
 class Offsets:
@@ -32,7 +32,7 @@ class Offsets:
         return value
 
     def take(self, value: Json) -> Offset:
-        """The offset; OffsetError as for `from_json`. The caller does not change the value afterwards."""
+        """Reads an offset; raises OffsetError as `from_json` does. The caller must not change the value afterwards."""
         for known, offset in self._last:
             if known == value:
                 return offset

@@ -18,7 +18,7 @@ TWICE: Final = (
 
 
 def own(partition: InputPartition, kind: type[P]) -> P:
-    """The partition, which is one of this reader's; OptionsError if it is that of another."""
+    """The partition, which is one of this reader's; raises OptionsError if it is another reader's."""
     if not isinstance(partition, kind):
         raise OptionsError(TWICE)
     return partition

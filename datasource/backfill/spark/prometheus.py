@@ -96,8 +96,8 @@ class PrometheusListener(StreamingQueryListener):
         super().__init__()
         self._queries: dict[str, _Query] = {}
         self._runs: dict[str, UUID] = {}
-        """The run of each query that was started last, until it has ended. Spark tells of a start at once, and of what
-        happened before it maybe later."""
+        """The run of each query that was started last, until it has ended. Spark tells of a start at once, and perhaps
+        only later of what happened before it."""
 
         self._lock = threading.Lock()
         self._server: MetricsServer | None = None
@@ -126,7 +126,7 @@ class PrometheusListener(StreamingQueryListener):
     # -- what Spark calls ------------------------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """A query that has ended runs again; of others only progress tells what they read."""
+        """Notes that a query which had ended runs again; of other queries, only progress tells what they read."""
         with self._lock:
             self._runs[str(event.id)] = event.runId
             query = self._queries.get(str(event.id))

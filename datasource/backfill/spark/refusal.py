@@ -52,7 +52,7 @@ def yielding_without_traceback(function: Callable[P, Iterator[T]]) -> Callable[P
 
 
 def _said(error: Exception) -> Exception | None:
-    """What a user is told of it; None where that is nothing of ours."""
+    """The error that a user is shown in place of this one; None where it is nothing of ours."""
     # By name: the state store has errors of its own, and must not be imported in every Spark session.
     said = error if type(error).__module__.startswith("backfill") else scarcity(error)
     if said is not None:

@@ -109,7 +109,7 @@ def _table_columns(options: Options) -> pa.Schema:
         table = upstream.schema()
         if options.starting_position and not options.state_dir:
             # Wrong positions are refused before anything is planned. With stateDir this may be for a stream, which
-            # refuses all.
+            # refuses all positions.
             span.changes_of(upstream, options)
     if options.has_metadata:
         return RowFormat.of(table, options.stream).schema

@@ -36,7 +36,7 @@ class SpanPartition(InputPartition):
 
 
 class SpanReader(DataSourceReader):
-    """One task reads all of it, because a change log is one sequence.
+    """Reads all changes in one task, because a change log is one sequence.
 
     `asked`: see `BackfillBatchReader`.
     """

@@ -6,9 +6,9 @@ After a restart with an unfinished batch `partitions` comes first, in a new proc
 batch is planned and never after the last one, so nothing depends on it: what `latestOffset` is given as its start has
 been committed. `stop` is not called when a query is stopped; nothing depends on that either.
 
-With several sources in a query, an error in `latestOffset` has Spark end the processes of all. An error before the
-first one, from `prepareForTriggerAvailableNow` or `getDefaultReadLimit`, lets the others' go on, and hold what they
-have opened. So these two open nothing and raise nothing.
+With several sources in a query, an error in `latestOffset` makes Spark end the processes of all. An error before the
+first `latestOffset`, from `prepareForTriggerAvailableNow` or `getDefaultReadLimit`, leaves the processes of the others
+running, with what they have opened. So these two open nothing and raise nothing.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> Options:
-        """Not in `__init__`: an error raised there is buried under one of Spark's own (4.3.0)."""
+        """The options, validated. Not in `__init__`: an error raised there is buried under one of Spark's (4.3.0)."""
         return as_kept(parse(of_table(self._schema, self._given), streaming=True), self._schema)
 
     def _opened(self) -> Stream:
         if self._stream is None:
             if self._ahead is not None:
-                # Of a module whose import fails meanwhile Python says only that it lacks names.
+                # While the import of a module is failing there, Python says here only that the module lacks names.
                 self._ahead.join()
             # Tasks import this module too, and need no state store.
             from backfill.opening import open_stream  # noqa: PLC0415
@@ -128,7 +128,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return ReadMaxRows(self._options.stream.max_rows)
         except BackfillError:
-            return ReadAllAvailable()  # What is wrong `latestOffset` says.
+            return ReadAllAvailable()  # `latestOffset` says what is wrong.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return to_json(Nothing())
@@ -163,7 +163,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from as_expected(handoff.read(found.part, found.reader, found.rows), self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: see the module's description."""
+        """Does nothing: see the module's description."""
 
     def stop(self) -> None:
         if self._stream is not None:
@@ -188,10 +188,10 @@ def _max_rows(limit: ReadLimit) -> int | None:
 
 
 def _prepare_runner(given: Mapping[str, str]) -> threading.Thread:
-    """For the process that Spark starts for a stream: SIGTERM, with which Spark ends it, then closes its sessions.
+    """Prepares the process that Spark starts for a stream: SIGTERM, with which Spark ends it, is to close its sessions.
 
-    Returns the thread that imports what the stream is opened with.
+    Returns the thread that imports what opening the stream needs.
     """
-    without_pandas()  # First: Arrow passes over whatever is raised while it looks for pandas, an end as well.
+    without_pandas()  # First: Arrow passes over whatever is raised while it looks for pandas, also SystemExit.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     return import_ahead(given)

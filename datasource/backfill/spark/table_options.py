@@ -3,7 +3,7 @@
 Spark (4.3) passes a table's options to a Python source when the table is made, each under its name and once more with
 a prefix, and never again: a read gets the options of its own `WITH (…)` and the columns that the source gave when the
 table was made. So the options travel in the metadata of the first column. Whatever Spark may show or hand on must not
-be among them: no password (a URL with one is refused anyway), and no SQL of which nobody knows what it says.
+be among them: no password (a URL with one is refused anyway), and no SQL statement, which might say anything.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def carrying(columns: StructType, options: Mapping[str, str]) -> StructType:
-    """The columns, with these options in them."""
+    """The columns, with these options in their metadata."""
     text = json.dumps({key.lower(): value for key, value in options.items()}, sort_keys=True)
     first, *others = columns.fields
     return StructType([StructField(first.name, first.dataType, first.nullable, {KEY: text}), *others])
@@ -60,7 +60,7 @@ def keeps_options(columns: StructType) -> bool:
 
 
 def _kept(columns: StructType) -> str | None:
-    """The options that the first column got; by now others may stand before it."""
+    """The options that the first column was given; by now others may stand before it."""
     return next((field.metadata[KEY] for field in columns if KEY in field.metadata), None)
 
 
@@ -92,7 +92,7 @@ def _require_its_columns(columns: StructType, made_with: Mapping[str, str], give
     for key, option in BY_KEY.items():
         if key not in given or not option.chooses_columns:
             continue
-        with suppress(ValueError):  # What is wrong by itself is refused with all that is.
+        with suppress(ValueError):  # A value that is wrong by itself is refused later, with all problems.
             same = had[key] if key in had else option.value(made_with.get(key, option.default))
             if option.value(given[key]) not in (same, option.absent):
                 others.append(option.name)
@@ -106,7 +106,7 @@ def _require_its_columns(columns: StructType, made_with: Mapping[str, str], give
 def with_columns(options: Options, columns: StructType) -> Options:
     """The options, so that they name exactly these columns of the table.
 
-    What a table of Spark's catalog keeps of `customSchema` goes with the column, where ALTER TABLE has dropped that.
+    Where ALTER TABLE has dropped a column from a table of Spark's catalog, its type in `customSchema` goes with it.
     """
     made_up = RESERVED if options.has_metadata else ()
     names = tuple(name for name in columns.names if name not in made_up)
@@ -117,7 +117,7 @@ def with_columns(options: Options, columns: StructType) -> Options:
 
 
 def as_kept(options: Options, columns: StructType) -> Options:
-    """The options of a stream or of its changes: a table of Spark's catalog keeps its columns when the table in the
-    database gets further ones.
+    """The options of a stream, or of a read of changes: a table of Spark's catalog keeps its columns when the table in
+    the database gets further ones.
     """
     return with_columns(options, columns) if keeps_options(columns) else options

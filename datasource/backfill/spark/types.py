@@ -1,4 +1,4 @@
-"""Arrow types as Spark's, by Spark's own mapping; and a DataFrame's schema held against what there is."""
+"""Arrow types as Spark's, by Spark's own mapping; and whether a DataFrame's schema is what there is."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ViewReader(DataSourceReader):
         return [ViewPartition(found.select(expected.names).cast(expected))]
 
     def _require_columns(self, found: StructType) -> None:
-        """Spark gives back what `schema` said, or what the user said instead."""
+        """Refuses columns that the view lacks. Spark gives back what `schema` said, or what the user said instead."""
         there = {field.name: field.dataType.simpleString() for field in found}
         wrong = [
             f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
