@@ -7,11 +7,11 @@
                                         /changes.json                     how many of these there are
                                                                           (`backfill.whole_rows`)
 
-A reader writes its chunk beside passing it on, and the file gets its name before the last rows are passed on. So a
-chunk without a file has been read to its end by nobody, and where its batch is run again it may be read at a later
-state; the manifest then says at which. File names carry the attempt, so that a reader left over from before a crash,
-or from a checkpoint that was given up for a new one, cannot replace a chunk that was read after it. It finds that the
-manifest does not name its own any more, and fails: of one chunk no two states are passed on.
+A reader writes its chunk while it passes the rows on, and the file gets its name before the last of them. So if a chunk
+has no file, nobody has read it to its end, and where its batch is run again it may be read at a later state; the
+manifest then says at which. File names carry the attempt, so that a reader left over from before a crash, or from a
+checkpoint that was given up for a new one, cannot replace a chunk that was read after it. Such a reader finds that the
+manifest no longer names its chunk, and fails: no chunk is passed on in two states.
 
 batch_files     the files of one batch
 folder          where they are
@@ -39,9 +39,10 @@ from backfill.wording import FRESH_START
 class Staging:
     """A staging directory, or the part of it that belongs to one stream.
 
-    Picklable; opens its file system when it is first used. Whatever that fails at is a StagingError, of every method, a
-    StagingUnreachableError, or a DriverError where this process may not have more; only a file system of Python's may
-    raise what it likes. A file appears under its name as a whole or not at all, and replaces what was there.
+    Picklable; opens its file system when it is first used. Where the file system fails, every method raises a
+    StagingError, a StagingUnreachableError, or a DriverError if this process may not have more; only a file system of
+    Python's may raise what it likes. A file appears under its name as a whole or not at all, and replaces what was
+    there.
     """
 
     def __init__(self, uri: str, stream: str = "") -> None:
@@ -56,7 +57,7 @@ class Staging:
         return BatchFiles(self._folder, number)
 
     def require_manifest(self, end: Barrier) -> Manifest:
-        """What the batch that ends at `end`, which has been logged, reads; StagingError where that is not known."""
+        """What the batch that ends at `end`, which has been logged, reads; raises StagingError if that is not known."""
         if not end.has_manifest:
             return Manifest(())
         found = self.of_batch(end.epoch.number).require_manifest()
@@ -65,7 +66,7 @@ class Staging:
         return found
 
     def require_planned(self, end: Barrier, to_read: Sequence[Piece]) -> Manifest:
-        """The same of a batch that is to be read, of which the offsets say what it reads."""
+        """The same for a batch that is to be read; raises StagingError also if the offsets say that it reads others."""
         found = self.require_manifest(end)
         planned = any(piece.row_count for piece in to_read)
         if found.ranges != (merged(piece.range for piece in to_read) if planned else ()):
@@ -82,7 +83,7 @@ class Staging:
         )
 
     def require_writable(self) -> None:
-        """Does all that a batch does to files, with an epoch that no batch has."""
+        """Does all that a batch does to files, and so raises where that fails; with an epoch that no batch has."""
         files = self.of_batch(0)
         files.keep_manifest(Manifest(()))
         files.manifest()

@@ -43,7 +43,7 @@ class BatchFiles:
             return bool(filesystem.get_file_info(path).type == fs.FileType.File)
 
     def manifest(self) -> Manifest | None:
-        """What the batch that ends at this epoch reads, if it has been planned before."""
+        """What the batch that ends at this epoch reads; None where it has not been planned."""
         if not self.exists(_MANIFEST):
             return None
         filesystem, path = self._path(_MANIFEST)
@@ -52,7 +52,7 @@ class BatchFiles:
         return Manifest.from_text(content)
 
     def require_manifest(self) -> Manifest:
-        """The same of a batch that has been logged; StagingError where it is not known."""
+        """The same for a batch that has been logged; raises StagingError where there is no manifest."""
         found = self.manifest()
         if found is None:
             raise StagingError(
@@ -63,7 +63,7 @@ class BatchFiles:
         return found
 
     def require_shared(self) -> None:
-        """For a reader: StagingError unless what the driver wrote for this batch is here too."""
+        """For a reader: raises StagingError unless what the driver wrote for this batch is here too."""
         if not self.exists(_MANIFEST):
             raise StagingError(
                 f"this executor does not find in stagingDir ({self.folder.uri}) what the driver wrote there for the "
@@ -71,11 +71,12 @@ class BatchFiles:
             )
 
     def require_still_planned(self, chunk: str, split: Split) -> None:
-        """For a reader that has staged this chunk: StateBusyError where its split is not read so any more.
+        """For a reader that has staged this chunk: raises StateBusyError where its split is no longer read so.
 
-        A driver may be taken for dead although it reads on, as where only the process died in which it plans. The next
-        one, which did not find the chunk, reads the split at a later state and goes on from there; so the sink is not
-        to have these rows. Once its plan can be seen here it looks for the chunk again: one of the two notices.
+        A driver may be taken for dead although its readers go on, as where only the process died in which it plans. The
+        next driver, which did not find the chunk, has the split read at a later state and goes on from there; so the
+        sink must not get these rows. Once its plan can be seen here, that driver looks for the chunk again: so one of
+        the two notices.
         """
         found = self.manifest()
         if found is None or found.reads_otherwise(chunk, split):
@@ -89,11 +90,11 @@ class BatchFiles:
         self._put(_MANIFEST, manifest.to_text().encode())
 
     def keep_changes(self, files: int) -> None:
-        """Says that the changes of this epoch are complete, in this many files."""
+        """Notes that the changes of this epoch are complete, in this many files."""
         self._put(_CHANGES, json.dumps({"version": CHANGES_VERSION, "files": files}).encode())
 
     def change_files(self) -> int:
-        """How many files `keep_changes` was told of."""
+        """How many files `keep_changes` has noted."""
         filesystem, path = self._path(_CHANGES)
         try:
             value = json.loads(content_of(filesystem, path))
@@ -115,8 +116,8 @@ class BatchFiles:
     def write_through(
         self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, lasts: bool = True
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Passes the batches on and keeps them; the file has its name before the last batch is passed on, and for good
-        where it `lasts`.
+        """Passes the batches on and writes them to a file, which has its name before the last batch is passed on, and
+        where it `lasts` survives a loss of power.
         """
         filesystem, path = self._path(name)
         held: pa.RecordBatch | None = None
@@ -170,7 +171,7 @@ class BatchFiles:
             ) from error
 
     def forget(self) -> None:
-        """Removes them all."""
+        """Removes all files of the batch."""
         self.folder.remove(str(self.number))
 
     def _path(self, name: str) -> tuple[fs.FileSystem, str]:

@@ -1,4 +1,4 @@
-"""What file systems refuse, as errors of ours, and what of it is tried again."""
+"""What file systems refuse, as errors of ours, and which reads are tried again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backfill.wording import unusable
 
 _MAY_PASS: Final = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|"
-    r"NO_SUCH_UPLOAD|"  # It was completed and the answer lost, or a lifecycle rule has ended it.
+    r"NO_SUCH_UPLOAD|"  # The upload was completed and the answer lost, or a lifecycle rule has ended it.
     r"UNKNOWN \(HTTP status (429|5\d\d)\))|Azure Error: \[\w*\] (429 |5\d\d |Fail to get a new connection)|"
     r"google::cloud::Status\((UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED|INTERNAL|ABORTED)|"
     r"[Pp]lease (try again|reduce your request rate)"  # All that Arrow tells of an object that S3 did not delete.
@@ -28,11 +28,11 @@ _DENIED: Final = re.compile(
     r"REQUEST_TIME_TOO_SKEWED|REQUEST_EXPIRED|UNKNOWN \(HTTP status 40[013]\).*(Token|No response body))|"
     r"Azure Error: \[\w*\] 40[13] |google::cloud::Status\((PERMISSION_DENIED|UNAUTHENTICATED)"
 )
-"""The same for one that does not take the credentials, or not for this. To a HEAD S3 says no reason."""
+"""Arrow's texts for a store that does not take the credentials, or not for this. To a HEAD, S3 gives no reason."""
 
 _NO_ROOM_FOR_ANSWER: Final = "Failed to flush response stream"
 _PAUSES: Final = (0.1, 0.4, 1.5, 4.0)
-"""Seconds between such reads: together the six that Arrow takes for others."""
+"""Seconds between the tries of a read: together the six that Arrow takes for others."""
 
 _T = TypeVar("_T")
 
@@ -47,7 +47,7 @@ def being(done: str) -> Iterator[None]:
 
 
 def is_of_store(error: Exception) -> bool:
-    """Whether the store may answer later, or does not let us at the file: either says nothing of the file."""
+    """Whether the store may answer later, or does not let us at the file: neither says anything about the file."""
     return isinstance(error, PermissionError) or any(of.search(str(error)) for of in (_MAY_PASS, _DENIED))
 
 
@@ -69,8 +69,9 @@ def failed(done: str, error: Exception) -> BackfillError:
 
 
 def tried_again(read: Callable[[], _T]) -> _T:
-    """What a read of a few bytes gives. Arrow does not try it again on S3, as it does all else: the text of a refusal,
-    as for being asked too much, has no room where these bytes should go, and that is the error then.
+    """The result of a read of a few bytes, which is tried again. On S3 Arrow does not do that, as it does for all else:
+    the text of a refusal, as for being asked too much, has no room where these bytes should go, and that is the error
+    then.
     """
     for pause in _PAUSES:
         try:

@@ -1,6 +1,6 @@
-"""How the snapshot rows of one batch are cut, kept beside their chunks.
+"""How the snapshot rows of one batch are cut into splits; kept beside their chunks.
 
-Where a chunk is lost, its split later says at which state it was read, or that it was given up.
+Where a chunk was lost, its split says afterwards at which state it was read, or that it was given up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backfill.vnode import KeyRange, merged
 from backfill.wording import FRESH_START, too_new
 
 MANIFEST_VERSION: Final = 2
-"""The newest there is. What version 1 can say is written as version 1."""
+"""The newest version. What version 1 can say is written as version 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,18 @@ class PlannedSplit:
 
     split: Split
     attempt: int = 1
-    """Part of its chunk's name, so that no two readings that may give other rows have one name. It follows from the
-    state that is read; releases before had numbers from 1 on.
+    """A part of its chunk's name, so that two readings which may give different rows never have one name. It follows
+    from the state that is read; earlier releases counted from 1 on.
     """
 
     reading: Reading = AsPlanned()
 
     @classmethod
     def of(cls, split: Split, position: str) -> PlannedSplit:
-        """What is to be read at the batch's own epoch, which is at this position.
+        """A split that is to be read at the batch's own epoch, which is at this position.
 
-        A new checkpoint that goes on from stateDir plans an epoch of the same number anew, and a reader of the plan
-        before may still come to its end.
+        Its attempt is that of the position, as a new checkpoint that goes on from stateDir plans an epoch of the same
+        number anew, and a reader of the earlier plan may still come to its end.
         """
         return cls(split, _attempt(split, position))
 
@@ -96,7 +96,7 @@ class PlannedSplit:
 
 
 def _attempt(split: Split, position: str) -> int:
-    """Manifests are compared with it, so no release may change it."""
+    """The attempt at a split in the state at this position; manifests are compared with it, so it must never change."""
     return zlib.crc32(repr((position, split)).encode())
 
 
@@ -130,7 +130,7 @@ class Manifest:
 
     @property
     def chunks(self) -> dict[str, PlannedSplit]:
-        """All that is read, by the names of the files."""
+        """The splits that are read, by the names of their chunks."""
         return {name: item for name, item in self._named if not item.given_up}
 
     def reads_otherwise(self, name: str, split: Split) -> bool:

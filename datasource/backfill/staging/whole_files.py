@@ -1,6 +1,6 @@
 """Files that appear under their names as a whole, on any file system that `pyarrow.fs` opens.
 
-On a local file system they outlast a loss of power as well: each is synced before it gets its name, and then that is.
+On a local file system they survive a loss of power as well: each is synced before it gets its name, then the name is.
 
 A file is written under another name first, also to an object store, where it appears only when it is closed: Arrow's
 Python has no way out of an output but to close it, also after an error (apache/arrow issue 40502), and a file that was
@@ -26,7 +26,7 @@ _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
 
 
 def content_of(filesystem: fs.FileSystem, path: str) -> bytes:
-    """What is in a small file."""
+    """The content of a small file."""
 
     def read() -> bytes:
         with filesystem.open_input_stream(path) as stream:
@@ -50,8 +50,8 @@ def put(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
 def new_file(
     filesystem: fs.FileSystem, path: str, schema: pa.Schema, *, lasts: bool
 ) -> Iterator[ipc.RecordBatchFileWriter]:
-    """The same for record batches, which are written in the block. Not `lasts`: they are made anew after a crash, and
-    syncing them would be for nothing.
+    """The same for record batches, which are written in the block. If the file need not last, because it is made anew
+    after a crash, it is not synced.
     """
     with _named_when_whole(filesystem, path, lasts=lasts) as part, _writer(filesystem, part, schema) as writer:
         yield writer
@@ -93,8 +93,8 @@ def _give_name(filesystem: fs.FileSystem, part: str, path: str) -> None:
 def _created(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
     """A new file; its folder is made where it is missing.
 
-    It is not made before it is missed: an object store has no folders, and Arrow would write an object for each folder
-    above as well, for which the role that may write to stagingDir need not have the right. But a file system of
+    The folder is not made before it is missed: an object store has no folders, and Arrow would write an object for each
+    folder above as well, for which the role that may write to stagingDir need not have the right. But a file system of
     Python's may notice a missing folder only when the file is closed, with an error of its own.
     """
     folder, _, _ = path.rpartition("/")
