@@ -1,6 +1,6 @@
 """The state directory: what is in it, who may use it, and the rules when it and the checkpoint disagree.
 
-record          what it says of a stream, and these rules
+record          what the directory says of a stream, and these rules
 views           what can be read of it while the stream runs
 kept_options    the options that a stream keeps to its end
 same_table      whether the table is still the one that the stream began with

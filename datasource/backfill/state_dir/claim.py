@@ -25,7 +25,7 @@ PATIENCE: Final = 10.0
 def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     """A file that holds the claim until it is closed or this process ends; StateBusyError names the process with it.
 
-    It is of the process, not of the caller: see `file_lock.hold`.
+    The claim is that of the process, not of the caller: see `file_lock.hold`.
     """
     path = folder / FILE
     try:

@@ -1,7 +1,7 @@
 """The file by which another process controls a stream: `control.json` in its stateDir.
 
 It is not in the state store, because the stream locks that whenever it writes. The file is replaced as a whole, so a
-reader always sees one complete version. The stream reads it before each batch; it stays over restarts.
+reader always sees one complete version. The stream reads it before each batch; it stays when the stream is restarted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_control(folder: Path) -> Control:
     except FileNotFoundError:
         return Control()
     except OSError as error:
-        # Not as good as none: the stream may have been told to pause.
+        # Not the same as no file: the stream may have been told to pause.
         raise StateError(unusable(str(folder / FILE), "read", error)) from error
     return Control.from_text(text)
 
@@ -55,7 +55,7 @@ def changing(folder: Path) -> Iterator[None]:
 
 
 def keep_control(folder: Path, control: Control) -> None:
-    """Durable when it returns, by its name as well, where the file system can make names durable."""
+    """Replaces the file. It is durable when this returns, and so is its name where the file system can do that."""
     part = ""
     try:
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{FILE}.", encoding="utf-8", delete=False) as file:
@@ -63,8 +63,8 @@ def keep_control(folder: Path, control: Control) -> None:
             file.write(control.to_text())
             file.flush()
             os.fsync(file.fileno())
-        # The driver may run as somebody else, and may read what is in stateDir. On a volume all of whose files are one
-        # account's, whoever makes them, only that one may say so; who may read them is the volume's to say.
+        # The driver may run as another account, which may read what is in stateDir. On a volume whose files are all one
+        # account's, whoever makes them, only that one may change this; the volume says who may read them.
         with suppress(OSError):
             Path(part).chmod(0o644)
         Path(part).replace(folder / FILE)

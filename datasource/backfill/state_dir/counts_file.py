@@ -1,6 +1,6 @@
-"""`counts.json` in stateDir: what a stream has counted, for other processes and for the next one of its own.
+"""`counts.json` in stateDir: what a stream has counted, for other processes and for the stream's next one.
 
-Read and written while the stream runs, so a failure to do so is only said (`counts`): nothing depends on the file.
+It is read and written while the stream runs, so a failure of that is only logged (`counts`): nothing depends on it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from backfill_state import (
 
 @contextmanager
 def as_ours() -> Iterator[None]:
-    """Raises StateBusyError where trying again may help, else StateError."""
+    """Raises the state store's errors as ours: StateBusyError where trying again may help, else StateError."""
     try:
         yield
     except TransientStateError as error:

@@ -37,7 +37,7 @@ def _is_at(path: Path, file: TextIO) -> bool:
     """Whether the path still leads to this file: `drop` removes it, also while others wait for it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:  # Gone; a network file system may say otherwise of a file that was.
+    except OSError:  # It is gone; a network file system may say so with another error.
         return False
 
 

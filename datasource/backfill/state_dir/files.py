@@ -23,12 +23,12 @@ def remove_files(folder: Path) -> None:
     states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
     for name in (*states, control_file.FILE, counts_file.FILE):
         (folder / name).unlink(missing_ok=True)
-    # Where DuckDB puts what does not fit into memory. A query that was killed leaves it, for the next one to remove.
+    # Here DuckDB puts what does not fit into memory. A query that was killed leaves it, for the next one to remove.
     shutil.rmtree(folder / f"{LAST_ROWS_FILE}.tmp", ignore_errors=True)
-    # One that was killed while it made a state file may have left a second name of that, beside parts of other files.
+    # A query that was killed while it made a state file may have left a second name of it, or a part of another file.
     for name in (STATE_FILE, LAST_ROWS_FILE, control_file.FILE, counts_file.FILE):
         for left in folder.glob(f".{name}.*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-    # Last: with them go the locks, and then what is here may be the next stream's.
+    # Last, since the locks go with them: after that, what is here may be the next stream's.
     for name in (control_file.LOCK, claim.FILE):
         (folder / name).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from backfill.options import StreamOptions
 from backfill.upstream import Bookmark
 from backfill.wording import another_option
 
-# What they are called among the names of the bookmark; those that a stream does not have are not there.
+# Their names in the bookmark; options that a stream does not have are not there.
 SNAPSHOT_FILTER: Final = "snapshot_filter"
 ONLY_SNAPSHOT: Final = "only_snapshot"
 ORDER_COLUMN: Final = "order_column"
@@ -37,7 +37,7 @@ def keeps_the_latest(bookmark: Bookmark) -> bool:
 
 
 def require_same_options(bookmark: Bookmark, options: StreamOptions, *, order_matters: bool) -> None:
-    """OptionsError where the stream began with others; but its orderColumn is checked by the last rows themselves.
+    """Raises OptionsError where the stream began with others; its orderColumn is checked by the last rows themselves.
 
     A stream that follows changes has a place in the change log, and one that is a snapshot alone has none. A chunk that
     was planned with one filter must not be read with another. A filter may be left out once the order of keys no longer

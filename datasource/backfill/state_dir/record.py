@@ -13,8 +13,8 @@ of what Spark has committed. Seven cases:
 | goes on    | empty or lost                   | it is rebuilt from the offset                                      |
 | goes on    | of another stream, or ahead     | an error: two checkpoints use one directory, or an old one is back |
 
-Once nothing is left to do that goes by the order of keys, their columns may have got other types or another order: then
-it is rebuilt as well.
+Once nothing is left to do that depends on the order of keys, their columns may have got other types or another order:
+then the directory is rebuilt as well.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FOLLOW_INTERVAL: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NamedStream:
-    """A stream's name, and what it has to know of the upstream to go on; each of its barriers has both."""
+    """A stream's name, and what it has to know about the upstream to go on; each of its barriers has both."""
 
     stream: str
     bookmark: Bookmark
@@ -83,10 +83,10 @@ class Record:
             yield store
 
     def begin(self, forget: Callable[[str], object]) -> NamedStream | Barrier:
-        """For a new checkpoint: names the stream, durably; or the barrier to resume from where that was asked for: it
-        is still to be `checked`.
+        """For a new checkpoint: names the stream, durably; or, where that was asked for, returns the barrier to resume
+        from, which is still to be `checked`.
 
-        `forget` is told the name of a stream that is given up for this one, maybe more than once.
+        `forget` is called with the name of a stream that is given up for this one, maybe more than once.
         """
         with self._open() as store:
             found = store.identity()
@@ -109,21 +109,23 @@ class Record:
             )
 
     def _give_up(self, store: ProgressStore, found: StreamIdentity, forget: Callable[[str], object]) -> None:
-        """Drops the stream that the directory is of, as `onExistingState=restart` asks."""
+        """Drops the stream that the directory belongs to, as `onExistingState=restart` asks."""
         if has_place(found.properties):
             self._upstream.detach(found.properties)
         forget(found.stream_id)
         store.reset()
 
     def _resumed(self, store: ProgressStore, found: StreamIdentity) -> Barrier | None:
-        """The barrier to resume from; none where the stream has not come to one."""
+        """The barrier to resume from; None where the stream has not come to one."""
         epoch = store.epoch()
         if epoch is not None and self._options.on_existing_state is not OnExistingState.RESUME:
             raise StateError(self._has_progress(found, epoch))
         return recorded.barrier(store)
 
     def _begin_anew(self, store: ProgressStore, found: StreamIdentity | None) -> NamedStream:
-        """Names the stream, as the one that was begun there where it has the same place."""
+        """Names the stream: like one that was begun there and came to no barrier, if any. Removes the place that was
+        made for that one if the options name another now.
+        """
         stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
         bookmark = with_options(self._upstream.bookmark(stream), self._options)
         identity = recorded.identity(stream, bookmark, self._upstream)
@@ -137,11 +139,11 @@ class Record:
         return NamedStream(stream, bookmark)
 
     def checked(self, barrier: Barrier, *, order_matters: bool) -> tuple[StreamIdentity | None, Bookmark]:
-        """For a checkpoint that goes on, once in a process: what the state directory is of, None where it was lost, and
-        the bookmark to go on with. Raises where they do not fit the barrier or the upstream; writes nothing.
+        """For a checkpoint that goes on, once in a process: the identity in the state directory, None where that was
+        lost, and the bookmark to go on with. Raises where they do not fit the barrier or the upstream; writes nothing.
 
-        `order_matters`: what is left to do goes by the order of keys, which must be the one in the bookmark. If not,
-        the key may have another order by now, and the bookmark that is returned has that.
+        `order_matters`: what is left to do depends on the order of keys, which must be the one in the bookmark. If not,
+        keys may have another order by now, and the bookmark that is returned has that.
         """
         require_same_options(barrier.bookmark, self._options, order_matters=order_matters)
         bookmark = with_options(barrier.bookmark, self._options)
@@ -158,9 +160,9 @@ class Record:
         return found, bookmark
 
     def adopt(self, barrier: Barrier, found: StreamIdentity | None, bookmark: Bookmark) -> None:
-        """Goes on with what is `checked`: makes the state directory anew where it was lost or the key is another.
+        """Goes on with what is `checked`: makes the state directory anew where it was lost, or the key is another one.
 
-        The upstream has to be attached before, or a directory made anew would be of whatever the options name.
+        The upstream has to be attached before, or a directory made anew would belong to whatever the options name.
         """
         identity = recorded.identity(barrier.stream, bookmark, self._upstream)
         if found is None:
@@ -174,7 +176,7 @@ class Record:
                 store.rebuild(identity, recorded.bounds({}, self._upstream), recorded.committed(barrier, rows))
 
     def _require_own(self, found: StreamIdentity, epoch: int | None, barrier: Barrier) -> None:
-        """Raises where the state directory is of another stream than the checkpoint, or further than that."""
+        """Raises where the state directory belongs to another stream than the checkpoint, or is ahead of it."""
         if found.stream_id != barrier.stream:
             raise StateError(
                 f"the checkpoint belongs to stream {barrier.stream}, and stateDir to stream {found.stream_id} "
@@ -193,16 +195,16 @@ class Record:
             )
 
     def keep_bounds(self, bounds: tuple[Key, ...]) -> None:
-        """Records where the vnodes end; until the first barrier they may be cut anew."""
+        """Records the keys at which vnodes end; until the first barrier vnodes may be cut anew."""
         with self._open() as store:
             store.set_bounds(recorded.bounds(dict(enumerate(bounds)), self._upstream))
 
     def commit(self, barrier: Barrier, *, at_once: bool = False) -> bool:
         """Records a barrier that Spark has committed. Returns whether it was recorded. Doing so again changes nothing.
 
-        It is put off while somebody looks into the state file, which then cannot be written, and, unless it is to be
-        done `at_once`, while only changes are followed and the last recording is less than FOLLOW_INTERVAL old. A later
-        barrier then says it all.
+        Recording is put off while somebody looks into the state file, which then cannot be written; and, unless it is
+        to be done `at_once`, while only changes are followed and the last recording is less than FOLLOW_INTERVAL old. A
+        later barrier then says it all.
         """
         if self._written == barrier:
             return True
@@ -221,7 +223,7 @@ class Record:
         return True
 
     def _require_still_own(self, store: ProgressStore, barrier: Barrier) -> None:
-        """Somebody may have removed the directory, or put another in its place, while the stream runs."""
+        """Raises where somebody has removed the directory, or put another in its place, while the stream runs."""
         found = store.identity()
         if found is None or found.stream_id != barrier.stream:
             holds = "nothing of it any more" if found is None else f"stream {found.stream_id} (table {found.table})"

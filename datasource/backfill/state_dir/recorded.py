@@ -19,7 +19,7 @@ from backfill_state import ProgressStore, StreamIdentity
 
 
 def identity(stream: str, bookmark: Bookmark, upstream: Upstream) -> StreamIdentity:
-    """Which table this stream follows, and with what."""
+    """Which stream this is: its name, its table with the key, and its bookmark."""
     which = upstream.identity()
     return StreamIdentity(
         stream_id=stream,
@@ -33,7 +33,7 @@ def identity(stream: str, bookmark: Bookmark, upstream: Upstream) -> StreamIdent
 
 
 def barrier(store: ProgressStore) -> Barrier | None:
-    """Where the stream stands; None before its first barrier. StateError where that is unreadable."""
+    """The barrier at which the stream stands; None before its first one. Raises StateError where it is unreadable."""
     text = store.offset()
     try:
         offset = None if text is None else from_text(text)
@@ -52,12 +52,12 @@ def _unreadable(why: str) -> StateError:
 
 
 def committed(barrier: Barrier, vnodes: pa.Table) -> StoredBarrier:
-    """The barrier, with the rows of the vnodes that stand elsewhere than before."""
+    """The barrier as the store keeps it, with the rows of the vnodes that have moved."""
     return StoredBarrier(barrier.epoch.number, to_text(replace(barrier, resumed_from=None)), vnodes)
 
 
 def changed(before: Progress | None, now: Frontier) -> Mapping[int, VnodeProgress]:
-    """The vnodes that stand elsewhere than before."""
+    """The vnodes whose progress is another one than before."""
     known = dict(before.per_vnode()) if isinstance(before, Frontier) else {}
     return {number: progress for number, progress in now.per_vnode() if known.get(number) != progress}
 
@@ -78,12 +78,12 @@ def rows(vnodes: Mapping[int, VnodeProgress], upstream: Upstream) -> pa.Table:
 
 
 def finished(stored: pa.Table, vnodes: int) -> pa.Table:
-    """Of the first `vnodes` vnodes those that the store does not know to be finished, as finished.
+    """Rows that say `backfill_finished`, for those of the first `vnodes` vnodes that the store does not know to be so.
 
-    There are such where the store was lost or made anew, or could not be written when the backfill ended. How many rows
-    they had is not known any more.
+    There are some where the store was lost or made anew, or could not be written when the backfill ended. How many rows
+    these vnodes had is no longer known.
     """
-    vnode, *_, done, _ = stored.columns  # Not by their names: one of the key may have the same.
+    vnode, *_, done, _ = stored.columns  # Not by their names: a key column may have the same name.
     known = set(vnode.filter(done).to_pylist())
     numbers = [number for number in range(vnodes) if number not in known]
     types: list[Any] = stored.schema.types

@@ -11,10 +11,10 @@ from backfill_state import StreamIdentity
 
 
 def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, order_matters: bool) -> None:
-    """StateError where this is another table, or its key has other columns.
+    """Raises StateError where this is another table, or its key has other columns.
 
-    `order_matters`: what is left to do goes by the order of keys. Then the key's columns must also be in the same order
-    (StateError) and of the same types (SchemaChangedError); else both are free.
+    `order_matters`: what is left to do depends on the order of keys. Then the key's columns must also be in the same
+    order (StateError) and of the same types (SchemaChangedError); otherwise both may change.
     """
     now = upstream.identity()
     if recorded.system != now.system:

@@ -42,7 +42,7 @@ def look(view: View, folder: Path) -> pa.Table:
 
 @contextmanager
 def looking(folder: Path) -> Iterator[ProgressStore]:
-    """What the stream with this folder has recorded last; a running stream does not notice it."""
+    """What the stream with this folder has recorded last; a running stream does not notice the look."""
     try:
         with as_ours(), looked_at(folder / STATE_FILE) as store:
             yield store
@@ -51,7 +51,7 @@ def looking(folder: Path) -> Iterator[ProgressStore]:
 
 
 def standing(folder: Path) -> tuple[StreamIdentity, Barrier | None]:
-    """Which stream keeps its state in this folder, and the last barrier that it has recorded, if any."""
+    """The stream that keeps its state in this folder, and the last barrier that it has recorded, if any."""
     with looking(folder) as store:
         identity, barrier = store.identity(), recorded.barrier(store)
     if identity is None:
@@ -60,7 +60,7 @@ def standing(folder: Path) -> tuple[StreamIdentity, Barrier | None]:
 
 
 def _progress(store: ProgressStore) -> pa.Table:
-    """Under the names that the columns have in the file, which no two of them share."""
+    """The progress under the names that the columns have in the file, which no two of them share."""
     rows = store.progress()
     first, *key, finished, counted = rows.column_names
     return rows.rename_columns([first, *stored_names(key), finished, counted])
