@@ -7,7 +7,7 @@ images       what goes forward, and what there is of each key afterwards
 late         which rows come late, by the order of a column
 events       the halves of changes, one after the other for each key
 
-Each imports only what stands after it. The last four decide, and do nothing else.
+Each imports only what stands after it. The last four are pure: they decide, and do nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The halves of changes that go forward, as one event after the other for each key. Pure Arrow and NumPy.
 
-An event puts the row of its key, or removes it. An update that keeps its key is one event, an update that moves it is
-two of two keys.
+An event puts the row of its key, or removes it. An update that keeps its key is one event; an update that moves it is
+two events, of two keys.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Events:
     """A line for each event, in the order in which they happened."""
 
     change: Indices
-    """The change it is a half of."""
+    """The change that the event is a half of."""
 
     removes: Mask
     moves: Mask
-    """Whether that is an update which moves its key."""
+    """Whether that change is an update which moves its key."""
 
     keys: pa.RecordBatch
     number: Indices
-    """The number of its key, of which there are `count`. `events_of` numbers them by first appearance."""
+    """The number of the event's key; there are `count` keys, which `events_of` numbers by first appearance."""
 
     count: int
 
@@ -60,7 +60,7 @@ class Events:
 
     @property
     def previous(self) -> Indices:
-        """For each event the one before it of the same key; -1 where there is none."""
+        """For each event, the previous one of the same key; -1 where there is none."""
         previous = np.full(len(self), -1, np.int64)
         by_key = np.argsort(self.number, kind="stable")
         follows = self.number[by_key][1:] == self.number[by_key][:-1]
@@ -68,7 +68,7 @@ class Events:
         return previous
 
     def where(self, which: Mask) -> Events:
-        """Only these; keys are numbered anew."""
+        """Only these events; keys are numbered anew."""
         if which.all():
             return self
         kept, number = np.unique(self.number[which], return_inverse=True)
@@ -77,7 +77,7 @@ class Events:
 
 
 def events_of(changes: pa.RecordBatch, halves: Halves, key: Sequence[str]) -> Events:
-    """The events of marked changes, which have the layout of `backfill.changes`."""
+    """The events of marked changes in the layout of `backfill.changes`."""
     old, new = np.flatnonzero(halves.old), np.flatnonzero(halves.new)
     order = in_turn(old, new)
     keys = keys_of(changes, key, old, new).take(index(order))
@@ -88,7 +88,7 @@ def events_of(changes: pa.RecordBatch, halves: Halves, key: Sequence[str]) -> Ev
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Changes that are told at once, which of their halves go forward, and the events of these."""
+    """Changes that are told together, which of their halves go forward, and the events of these halves."""
 
     changes: pa.RecordBatch
     halves: Halves
@@ -99,7 +99,7 @@ class Portion:
         return cls(changes, halves, events_of(changes, halves, key))
 
     def halves_without(self, which: Mask) -> Halves:
-        """The halves but for those that are these events."""
+        """The halves, without those that are these events."""
         events, old, new = self.events, self.halves.old.copy(), self.halves.new.copy()
         old[events.change[which & events.removes]] = False
         new[events.change[which & ~events.removes]] = False
@@ -107,7 +107,7 @@ class Portion:
 
 
 def places(keys: pa.RecordBatch, among: pa.RecordBatch) -> Indices:
-    """For each key where it stands among others that all differ; -1 where it does not."""
+    """For each key, its place in `among`, whose keys all differ; -1 where it is not there."""
     together = [pa.concat_arrays([one, other]) for one, other in zip(among.columns, keys.columns, strict=True)]
     number, count = _numbered(pa.RecordBatch.from_arrays(together, schema=among.schema))
     place = np.full(count, -1, np.int64)
@@ -116,14 +116,14 @@ def places(keys: pa.RecordBatch, among: pa.RecordBatch) -> Indices:
 
 
 def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
-    """For each key its number among those that differ, in the order in which they first appear."""
+    """For each key, its number among the distinct keys by first appearance; and how many of these there are."""
     number, count = np.zeros(keys.num_rows, np.int64), 1
     for column in canonical(keys).columns:
         coded: Any = pc.dictionary_encode(column)
         codes = coded.indices.to_numpy().astype(np.int64)
         unique, number = np.unique(number * len(coded.dictionary) + codes, return_inverse=True)
         count = len(unique)
-    if keys.num_columns > 1:  # Of a single column Arrow's codes have that order.
+    if keys.num_columns > 1:  # For a single column, Arrow's codes have that order.
         _, first = np.unique(number, return_index=True)
         number = np.argsort(np.argsort(first))[number]
     return number, count if keys.num_rows else 0

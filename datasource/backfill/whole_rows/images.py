@@ -9,14 +9,14 @@ What the log leaves out follows from what a key's row was:
 | known      | removes  | delete, with the whole row                                        |
 | none       | removes  | nothing                                                           |
 
-The row before is that of the event before of the same key, or what was known of the key at first. A value that the log
-left out as unchanged is that of the row before as well; of the row *under its old key* where the update moved it. So
+The row before is the one that the key's previous event left, or what was known of the key at first. A value that the
+log left out as unchanged comes from the row before too: from the row *under its old key* where the update moved it. So
 each value leads back to where it was last given, over any number of events: a forest of pointers, followed for all
 events at once by doubling.
 
 A value is lost, and has to be looked up, where it leads back to a row that is not known, as for a row that moves here
-from a part of the table that has not been read. It is lost where it leads back to a null, which no log leaves out as
-unchanged: the row was stored before its column was carried. And it is lost where the row it leads to need not be the
+from a part of the table that has not been read. It is also lost where it leads back to a null, which no log leaves out
+as unchanged: the row was stored before its column was carried. And it is lost where the row it leads to need not be the
 one that was changed: a row that was looked up itself, at a later state, when its key may have been another row's; or
 the row before one that was left out because it came late.
 """
@@ -42,7 +42,7 @@ from backfill.whole_rows.events import Events, Portion
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What there is of some keys, a line for each: whether there is a row, and its columns but for the key."""
+    """What is known of some keys, a line for each: whether there is a row, and its columns but for the key."""
 
     present: Mask
     rows: pa.RecordBatch
@@ -50,7 +50,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What goes forward, in the columns of `mark`; and what there is of each key afterwards."""
+    """What goes forward, in the columns of `mark`; and what is known of each key afterwards."""
 
     marked: pa.RecordBatch
     after: Known
@@ -81,9 +81,10 @@ def images(
 ) -> Images | Lost | TooMuch:
     """The images of the events; `before` has a line for each key, by its number.
 
-    `columns` are those of the table; what `before.rows` lacks of them is the key. With `skips_equal` an update that
-    changes nothing is not told. Values that the log left out may stand in the images any number of times; of them
-    there are at most `most_bytes`, unless it is one change's. Nothing is taken from the row before a `severed` event.
+    `columns` are those of the table; what `before.rows` lacks of them is the key. With `skips_equal`, an update that
+    changes nothing is left out. A value that the log left out may be repeated in the images any number of times; such
+    values take at most `most_bytes`, unless they are of one change. Nothing is taken from the row before a `severed`
+    event.
     """
     changes, events = portion.changes, portion.events
     names, forest = before.rows.schema.names, _Forest.of(events, before.present, severed)
@@ -105,14 +106,14 @@ class _Column:
     """A column's values at the nodes of a forest."""
 
     given: pa.Array[Any]
-    """What each node has of its own, but for the one that nothing is known of."""
+    """The values that nodes have of their own; the last node, of which nothing is known, has none."""
 
     source: Indices | None
-    """For each node the one where its value was given; None where each has its own."""
+    """For each node, the node where its value was given; None where each node has its own."""
 
     @property
     def known(self) -> Mask:
-        """For each node but the last whether it has a value other than null."""
+        """For each node but the last, whether it has a value other than null."""
         given = mask(self.given.is_valid())
         return given if self.source is None else np.append(given, False)[self.source[:-1]]
 
@@ -123,17 +124,17 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Forest:
-    """Rows as nodes: that of each key before all events, then that after each event, then one nothing is known of."""
+    """Rows as nodes: of each key before all events, then after each event, then one row of which nothing is known."""
 
     events: Events
     present: Mask
-    """For each key whether there is a row before all events."""
+    """For each key, whether there is a row before all events."""
 
     previous: Indices
-    """For each event the node of its key's row before."""
+    """For each event, the node of its key's row before it."""
 
     base: Indices
-    """For each event the node of the row that became its row: under the old key, where the update moved it."""
+    """For each event, the node of the row that became its row: under the old key, where the update moved it."""
 
     @classmethod
     def of(cls, events: Events, present: Mask, severed: Mask) -> _Forest:
@@ -157,19 +158,19 @@ class _Forest:
 
     @property
     def had(self) -> Mask:
-        """For each event whether there is a row of its key before."""
+        """For each event, whether there is a row of its key before it."""
         had: Mask = np.concatenate([self.present, ~self.events.removes])[self.previous]
         return had
 
     def column(self, before: pa.Array[Any], after: pa.Array[Any], leaves_out: Mask | None) -> _Column:
-        """A column of which `before` has a value for each key and `after` for each change, but where it left it out."""
+        """A column: `before` has its value for each key, `after` for each change but those that `leaves_out` names."""
         given = pa.concat_arrays([before, after.take(index(self.events.change))])
         return _Column(given, None if leaves_out is None else self._roots(leaves_out))
 
     def _roots(self, leaves_out: Mask, lacking: Mask | None = None) -> Indices:
-        """For each node the node that its value comes from, if the changes in `leaves_out` left it as it was.
+        """For each node, the node that its value comes from, if the changes in `leaves_out` left it as it was.
 
-        Of the row after an event that is `lacking` nothing is known.
+        Nothing is known of the row after an event that is `lacking`.
         """
         removes = self.events.removes
         node = np.arange(self.nothing + 1)
@@ -250,7 +251,7 @@ def _equal(values: Iterable[_Column], left: Indices, right: Indices) -> Mask:
 
 
 def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
-    """For each name that occurs in one of the lists, in which."""
+    """For each name that occurs in the lists, those that it is in."""
     if lists.null_count == len(lists):
         return {}
     names: Any = pc.list_flatten(lists)
@@ -263,7 +264,7 @@ def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
 
 
 def _fitting(values: Iterable[_Column], forest: _Forest, most_bytes: int) -> int:
-    """How many of the first changes have values left out that together take no more than `most_bytes`."""
+    """How many of the first changes have left out values that together take no more than `most_bytes`."""
     events = forest.events
     size = np.zeros(len(events), np.int64)
     for column in values:
@@ -275,7 +276,7 @@ def _fitting(values: Iterable[_Column], forest: _Forest, most_bytes: int) -> int
 
 
 def _lengths(column: pa.Array[Any]) -> Indices:
-    """About how many bytes each value has, where they may differ."""
+    """About how many bytes each value has, if it is a text, a blob or a list; 0 for other types."""
     if pt.is_string(column.type) or pt.is_binary(column.type):
         found = pc.call_function("binary_length", [column])
     elif pt.is_list(column.type):

@@ -9,7 +9,7 @@ barrier to the next in a single transaction, whose token is the barrier's epoch:
                                   lists the staged files; commits, and the token is 8
     batch 8 is planned again      the token is 8 already: the list says which files there are
 
-So a crash of the process before the commit leaves the state as it was, and the same rows are made anew; after it they
+So a crash of the process before the commit leaves the state as it was, and the same rows are made anew; after it, they
 are read. The state follows from the stream's own output and from nothing else. Where it is lost, or belongs to another
 barrier, it cannot be made from the checkpoint, which is an error and not a guess.
 """
@@ -47,10 +47,10 @@ Marked: TypeAlias = Iterator[tuple[pa.RecordBatch, Halves, bool]]
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The changes of a batch, as the log tells them."""
+    """The changes of a batch, as the log has them."""
 
     begin: Barrier | None
-    """None before the first batch, which has none."""
+    """None in the first batch, which has no changes."""
 
     end: Barrier
     marked: Marked
@@ -59,7 +59,7 @@ class Logged:
 
 
 _ORDERED_BY: Final = " ordered by "
-"""What follows in a token, where rows are in the order of a column."""
+"""Stands in a token between the epoch and the column that rows are ordered by, where there is one."""
 
 
 class LastRows:
@@ -76,7 +76,7 @@ class LastRows:
 
     @property
     def _columns(self) -> list[str]:
-        """The columns of a row but for its key; a row of nothing else repeats it."""
+        """The columns of a stored row: all but the key's, or the key's again where there are no others."""
         return list(self._rows.table.values or self._rows.table.key)
 
     def _state_of(self, stream: str) -> UpsertState:
@@ -90,10 +90,10 @@ class LastRows:
         return self._state
 
     def figures(self) -> dict[str, int]:
-        """How much there is, for whoever watches; nothing before the first batch of this process.
+        """How much the state holds, for whoever watches; empty before the first batch of this process.
 
-        But for the file as it was when the batch was about to be committed: what is asked then needs no transaction of
-        its own. The batch is in the file once it has been, and the next one may be days away.
+        The figures are of the moment just before a batch was committed, as asking then needs no transaction of its own.
+        Only the file's size is of the moment after: the file has the batch by then, and the next one may be days away.
         """
         return dict(self._figures)
 
@@ -104,7 +104,7 @@ class LastRows:
     # -- from one barrier to the next ------------------------------------------------------------------------------
 
     def changes(self, logged: Logged, staging: Staging, readers: int, added: Added) -> tuple[StagedChanges, ...]:
-        """What this many readers read of the changes.
+        """The changes as parts, for at most so many readers.
 
         Brings the state to the batch's end. Gives the same files again for the same barriers, though the table may have
         got columns since; where they lack one that is not `added`, SchemaChangedError is raised and the state stays as
@@ -134,17 +134,17 @@ class LastRows:
         return staged(files, count, readers, added)
 
     def require_standing(self, begin: Barrier, end: Barrier) -> None:
-        """Raises unless the state is that of one of these barriers: OptionsError where it goes by another order of
-        rows.
+        """Raises StateError unless the state is that of one of these barriers, OptionsError where its rows are in the
+        order of another column.
 
-        Asked when the query starts: the first change, which would tell as well, may be hours away. The state is closed
-        again, since an idle stream needs none.
+        Called when the query starts: the first change, which would show it as well, may be hours away. The state is
+        closed again, since an idle stream needs none.
         """
         with as_ours(), self._state_of(begin.stream) as state:
             self._require_standing(state, begin, end)
 
     def _require_standing(self, state: UpsertState, begin: Barrier, end: Barrier) -> None:
-        """Raises unless the state is that of the batch's beginning, or already that of its end."""
+        """The same for a state that is open: it may stand at the batch's beginning, or at its end already."""
         token = state.token()
         if token in (self._token(begin), self._token(end)):
             return
@@ -190,7 +190,7 @@ class LastRows:
             put(state, keys, known, *orders)
 
     def _output(self, state: UpsertState, logged: Logged) -> Iterator[pa.RecordBatch]:
-        """Output rows of marked changes. Each piece is put into the state before the next one is made."""
+        """Output rows of marked changes. The rows after each portion are in the state before the next one is made."""
         epoch = logged.end.epoch
         telling = WholeRows(state, self._rows.table, self._rules, logged.look_up, epoch.number)
         first = place = 0

@@ -16,7 +16,7 @@ from backfill.whole_rows.events import Events
 from backfill.wording import not_read
 
 NO_ORDER: Final = int(np.iinfo(np.int64).min)
-"""Of what has no order, and before every order."""
+"""The order of what has none; it comes before every other."""
 
 
 def require_order(table: TableSchema, name: str) -> None:
@@ -33,7 +33,7 @@ def require_order(table: TableSchema, name: str) -> None:
 def order_of(column: Any) -> Indices:
     """A column of whole numbers or of time as numbers of the same order; NO_ORDER where it is null.
 
-    The two least numbers of 64 bits are one: NO_ORDER is the other.
+    NO_ORDER is the least number of 64 bits, so that number counts as the next one.
     """
     whole = column.cast(pa.int32()) if pt.is_date32(column.type) else column
     numbers: Indices = whole.cast(pa.int64()).fill_null(NO_ORDER + 1).to_numpy()
@@ -47,11 +47,12 @@ class Timely:
     events: Mask
     order: Indices
     severed: Mask
-    """Which events come right after one of their key that is late: their row before is not the one they changed."""
+    """Which events come right after a late one of their key: the row before them is not the one that they changed."""
 
 
 def timely(events: Events, given: Indices, before: Indices) -> Timely:
-    """`given` is the order of each event's row, and `before` that of each key so far; either may be NO_ORDER.
+    """Tells late events from the others. `given` is the order of each event's row, `before` that of each key so far;
+    either may be NO_ORDER.
 
     An event without an order, as a removal is, is never late; the key keeps its order.
     """

@@ -1,4 +1,4 @@
-"""Rows that were looked up because values of them are lost, in place of the changes that tell of them. Pure."""
+"""Rows that were looked up because some of their values are lost, in place of the changes to them. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from backfill.whole_rows.events import Portion, places
 from backfill.whole_rows.images import Lost, TooMuch
 
 LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""The rows of these keys, in `TableSchema.columns` and no order: at the batch's end, or later where that is gone."""
+"""Finds the rows of keys, in `TableSchema.columns` and no order: at the batch's end, or later where that is gone."""
 
 FEW: Final = 64
 """How many rows are looked up to see how large they are."""
@@ -58,9 +58,9 @@ def looked_up(
 
 
 def _rows(keys: pa.RecordBatch, look_up: LookUp, most_bytes: int) -> pa.RecordBatch | int:
-    """The rows of these keys; or, if they are too large, for how many of the first keys they are not.
+    """The rows of these keys; or, if they are too large, after how many of the first keys they became so.
 
-    It is not known beforehand how large they are; so a few are looked up first, and then as many as should fit.
+    How large they are is not known beforehand. So a few are looked up first, and then as many as should fit.
     """
     found: list[pa.RecordBatch] = []
     read, size, few = 0, 0, FEW
@@ -78,7 +78,7 @@ def _rows(keys: pa.RecordBatch, look_up: LookUp, most_bytes: int) -> pa.RecordBa
 def _changes(
     changes: pa.RecordBatch, heads: Indices, keys: pa.RecordBatch, rows: pa.RecordBatch, place: Indices
 ) -> pa.RecordBatch:
-    """For each key an update to its row, or a delete where it has none."""
+    """For each key, an update to its row, or a delete where it has none."""
     absent: Mask = place < 0
     fields = list(changes.schema.field("new").type)
     at = pa.array(place, pa.int64(), mask=absent)

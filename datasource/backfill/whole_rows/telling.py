@@ -7,7 +7,7 @@ changed, so no value is taken from a row that was looked up: if a later change l
 turn. The place in a row's order tells that it was looked up (`LOOKED_UP`).
 
 With an order column no value is taken from any stored row: a row that came late was left out, and the log's next change
-may rest on it. Nor is the rest of the batch passed over: it may have a row of a greater order than the one looked up.
+may be one to it. Nor is the rest of the batch passed over: it may have a row of a greater order than the one looked up.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class WholeRows:
     batch: int
 
     def tell(self, changes: pa.RecordBatch, halves: Halves, place: int) -> Told:
-        """The images of the first changes, of as many as are not too much at once.
+        """The images of the first changes, as many of them as are not too much at once.
 
-        Puts the rows that are there after them into the state, with places in the batch from `place` on.
+        Puts the rows that are there after these changes into the state, with places in the batch from `place` on.
         """
         stored = self._unshown(self._first(changes, halves))
         taken = stored.portion.changes.num_rows
@@ -121,7 +121,7 @@ class WholeRows:
         return Told(whole.images.marked, len(whole.events), taken)
 
     def _whole(self, stored: _WithStored, most_bytes: int) -> _Whole | TooMuch:
-        """The images of a portion: what has lost values is replaced by rows that are looked up, until nothing has."""
+        """The images of a portion. Rows that are looked up replace events with lost values, until there are none."""
         told: tuple[Events, Indices] | None = None
         while True:
             stored, order, after_late = self._timely(stored)
@@ -148,12 +148,12 @@ class WholeRows:
         else:
             looked_up_now = np.zeros(events.count, np.bool_)
             looked_up_now[events.number[added]] = True
-            # Only of rows that were found: of a key without a row the rest of the batch is not passed over.
+            # Only for rows that were found: for a key without a row, the rest of the batch is not passed over.
             tie[looked_up_now & after.present] += LOOKED_UP
         put(self.state, events.distinct, after, whole.order, tie)
 
     def _first(self, changes: pa.RecordBatch, halves: Halves) -> _WithStored:
-        """As many of the first changes as have stored rows that are not too much to read.
+        """As many of the first changes as have stored rows that are not too much to read, with these rows.
 
         A change that removes a row has its key, and does not tell how long the stored row is.
         """
@@ -176,7 +176,7 @@ class WholeRows:
         return _WithStored(portion, self.state.multi_get(_table_of(portion.events.distinct)))
 
     def _unshown(self, stored: _WithStored) -> _WithStored:
-        """Without changes to keys whose row was looked up for this batch: it shows them already."""
+        """The same without changes to keys whose row was looked up for this batch: it shows them already."""
         if self.rules.order_column:
             return stored
         in_this = _filled(stored.before.entries["order_key"], 0) == self.batch
@@ -224,7 +224,7 @@ def _looked_up(entries: pa.Table) -> Mask:
 
 
 def _of_gone(events: Events, order: Indices, told: Events, reached: Indices) -> Indices:
-    """The order of each key, also by rows that the log told and that were not there any more when they were looked up.
+    """The order of each key, going also by rows that the log told and that were gone when they were looked up.
 
     `reached` is the order of each key of all `told` events.
     """
@@ -233,7 +233,7 @@ def _of_gone(events: Events, order: Indices, told: Events, reached: Indices) -> 
 
 
 def put(state: UpsertState, keys: pa.RecordBatch, known: Known, order: Indices, tie: Indices) -> None:
-    """Puts into the state what there is of each key, and the two numbers of its order."""
+    """Puts into the state what is known of each key, and the two numbers of its order."""
     heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(known.present)]
     stored = pa.Table.from_arrays(list[Any](known.rows.columns), schema=state.layout.row)
     state.multi_put(Updates(_table_of(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored))
