@@ -56,9 +56,9 @@ store             the protocol, and its laws
 memory            the reference: a few dictionaries
 duckdb_store      one DuckDB file
 duckdb_rows       the SQL of its tables
-duckdb_copy       looking into it while a stream writes
-duckdb_file       opening a file, and making it
-duckdb_instance   what connects to it
+duckdb_copy       looking into that file while a stream writes
+duckdb_file       opening the file, and making it
+duckdb_instance   what connects to the file
 given             rows that a statement reads
 duckdb_errors     what DuckDB's errors mean
 migrations        format versions

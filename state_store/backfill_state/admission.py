@@ -21,7 +21,7 @@ class Stream:
 
 
 def begins(stored: Stream | None, given: StreamIdentity, where: str) -> bool:
-    """Whether there is a stream to begin; False if exactly this has been done."""
+    """Whether there is a stream to begin; False if exactly this one has begun."""
     if stored is None:
         return True
     if stored.identity != given:
@@ -75,7 +75,7 @@ def require_fitting_bounds(identity: StreamIdentity, bounds: pa.Table) -> None:
 
 
 def require_fitting_barrier(identity: StreamIdentity, barrier: Barrier) -> None:
-    """Refuses a barrier with other key columns than the stream's; the rest a barrier checks itself."""
+    """Refuses a barrier with other key columns than the stream's; a barrier checks the rest itself."""
     require_schema(barrier.changed, progress_schema(identity.key))
 
 

@@ -81,7 +81,7 @@ def _copy(path: Path, copy: Path, give_up: float) -> None:
 
 
 def _copy_file(file: Path, target: Path) -> None:
-    """Makes `target` what `file` is; nothing, where that is not there."""
+    """Makes `target` a copy of `file`; removes it where there is no such file."""
     target.unlink(missing_ok=True)
     with reaching(file):
         try:

@@ -29,7 +29,7 @@ _INTERRUPTED: Final = "Query interrupted"
 """The text of the RuntimeError that DuckDB makes of a Ctrl-C amid one of its queries."""
 
 _INTERRUPTED_GIVING: Final = "failed: KeyboardInterrupt"
-"""And in that of the Error which it makes of one while it is given rows."""
+"""A part of the text of the duckdb.Error that DuckDB makes of a Ctrl-C while it is given rows."""
 
 _HOLDER: Final = re.compile(r"\(PID (\d+)\)")
 _DUCKDB_VERSIONS: Final = re.compile(
@@ -59,7 +59,7 @@ _UNWRITABLE: Final = (
 # Also in the text of an error that is no OutOfMemoryException, when a checkpoint fails.
 _NO_MEMORY: Final = ("could not allocate block", "failed to allocate data", "failed to pin block")
 _NONE_LEFT: Final = "(bad allocation)"
-"""In the text of an OutOfMemoryException for which the system is the reason, and not what DuckDB may take."""
+"""A part of the text of an OutOfMemoryException that is due to the system, and not to what DuckDB may take."""
 
 _DAMAGED: Final = (
     "not a valid DuckDB database file",
@@ -76,7 +76,7 @@ _DAMAGED: Final = (
 
 
 class UnreadableError(Exception):
-    """The file holds something else than its version says; `explaining` says of which file."""
+    """A file holds something else than its version says; `explaining` adds which file."""
 
 
 def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
@@ -92,7 +92,7 @@ def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
     if _says(text, _LOCKED):
         holder = _HOLDER.search(text)
         return StateBusyError(path, None if holder is None else int(holder[1]))
-    # What a log does that is not of its file may look like a conflict.
+    # What a log does that does not belong to its file may look like a conflict.
     if _says(text, _TAKEN_HERE) and _REPLAYING not in text:
         return StateBusyError(path, os.getpid())
     if _NONE_LEFT in text:
@@ -118,7 +118,7 @@ def reaching(path: Path) -> Iterator[None]:
 
 @contextmanager
 def explaining(path: Path) -> Iterator[None]:
-    """Raises the errors of this package in place of DuckDB's, where they say more; a Ctrl-C as one."""
+    """Raises the errors of this package in place of DuckDB's, where they say more; a Ctrl-C as KeyboardInterrupt."""
     try:
         yield
     except duckdb.Error as error:

@@ -22,7 +22,7 @@ from backfill_state.migrations import Step, migrate
 class FileForm:
     """What a kind of file is like: where connections to it come from, and the tables of an empty one.
 
-    Beside these, `format_table` keeps the version of its format, to which `steps` lead from older ones.
+    Beside these tables, `format_table` keeps the version of the format; `steps` lead to the newest from older ones.
     """
 
     instances: Instances
@@ -48,7 +48,7 @@ class StateFile(Closable):
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection | None:
-        """None while the file is not open."""
+        """The connection to the file; None while it is not open."""
         return None if self._open is None else self._open.connection
 
     @contextmanager
@@ -92,8 +92,8 @@ def _opened(path: Path, form: FileForm) -> Connected:
 def _make(path: Path, form: FileForm) -> None:
     """Makes a complete empty state file appear at once, so that a crash never leaves half a file at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The log of a database file that was deleted: DuckDB would replay it into the new one. Removed at once: by the time
-    # the new one is ready, there may be the file of another process, with its log.
+    # A database file that was deleted may have left its log, which DuckDB would replay into the new one. It is removed
+    # now: by the time the new file is ready, there may be the file of another process, with its log.
     path.with_name(path.name + ".wal").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
         fresh = Path(directory) / path.name
@@ -109,17 +109,17 @@ def _make(path: Path, form: FileForm) -> None:
             os.link(fresh, path)
         except FileExistsError:
             pass  # Another process was first. Its file is as good, and may be in use.
-        except OSError:  # A file system without hard links, where a name that is taken would change hands.
+        except OSError:  # A file system without hard links; a rename takes a name away from a file that has it.
             if not path.exists():
                 fresh.rename(path)
     _sync_names(path.parent)
 
 
 def _sync_names(folder: Path) -> None:
-    """DuckDB syncs what is in the file, and not its name. Without that a stream would be forgotten by a loss of power,
-    though its place in the upstream's log may have been made.
+    """Makes the names in this folder durable: DuckDB syncs what is in a file, but not its name. Else a loss of power
+    might forget a stream whose place in the upstream's log has been made.
     """
-    with suppress(OSError):  # Not every file system knows this of a folder.
+    with suppress(OSError):  # Not every file system can sync a folder.
         opened = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(opened)

@@ -1,7 +1,7 @@
 """The two ways to connect to a DuckDB file: in an instance of DuckDB of its own, or in one that stays.
 
-An instance takes some 20 ms to make, whatever it opens, and has the settings. To attach a file to one and to detach it
-takes one millisecond. Either way a file is locked, written and recovered alike.
+An instance, which has the settings, takes some 20 ms to make, whatever it opens. To attach a file to one and to detach
+it takes one millisecond. Either way, a file is locked, written and recovered alike.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import duckdb
 Setting: TypeAlias = str | bool | int | float | list[str]
 
 _EVERY_FILE: Final[Mapping[str, Setting]] = {
-    # The oldest DuckDB we run with can open what the newest has written. From v1.4.0 on a log that is not of its file,
-    # as where the two were copied at different moments, is refused.
+    # The oldest DuckDB we run with can open what the newest has written. From v1.4.0 on a log is refused that does not
+    # belong to its file, as where the two were copied at different moments.
     "storage_compatibility_version": "v2.0.0",
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -32,7 +32,7 @@ _EVERY_FILE: Final[Mapping[str, Setting]] = {
 
 
 ATTACHED_AT_MOST: Final = 1000
-"""How many files an instance attaches one after the other before it ends: DuckDB keeps some kilobytes of each barrier
+"""How many files an instance attaches one after the other before it ends: DuckDB keeps some kilobytes for each barrier
 as long as its instance is there, which in a stream is hundreds of megabytes a day.
 """
 
@@ -60,7 +60,7 @@ class Instances(Protocol):
 
 
 class OwnInstances:
-    """An instance for each file, with these settings: which has its memory for itself, and its own temporary folder."""
+    """An instance for each file, with these settings: each file has memory and a temporary folder of its own."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
         self._settings: Final = {**_EVERY_FILE, **settings}
@@ -76,7 +76,7 @@ class OwnInstances:
 
 
 class SharedInstance:
-    """One instance for all files, with these settings, and another once that has served its time. For any thread."""
+    """One instance for all files, with these settings, which another replaces in the end. Thread-safe."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
         # No temporary folder: it would be `.tmp` in whatever folder the process is in, and stay there.
@@ -87,8 +87,9 @@ class SharedInstance:
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
     def _leave_to_parent(self) -> None:
-        """A lock that another thread had is never released in a child; and the instance is kept as it is, because to
-        close it writes to files that the parent has open.
+        """For a process that was just forked. It gets a new lock, since one that another thread had would never be
+        released here. It keeps the parent's instance as it is, because closing it writes to files that the parent has
+        open.
         """
         self._of_parent = self._instance
         self._instance = None
@@ -114,7 +115,7 @@ class SharedInstance:
 class _Attached:
     name: str
     users: WeakSet[duckdb.DuckDBPyConnection] = field(default_factory=WeakSet)
-    """Not a number: a Ctrl-C between two steps would leave it too high, and the file locked as long as the process."""
+    """A set and no number: a Ctrl-C between two steps would leave that too high, and the file locked for good."""
 
 
 class _Instance:
@@ -132,7 +133,7 @@ class _Instance:
             attached.users.add(connection)
             connection.execute(f"USE {attached.name}")
         except BaseException:
-            self._ends = True  # It may never attach one again; but others are still read and written in it.
+            self._ends = True  # It may never again attach a file; but others are still read and written in it.
             self.leave(path, connection)
             raise
         return connection
@@ -140,7 +141,7 @@ class _Instance:
     def _attach(self, path: Path) -> _Attached:
         number = next(self._numbers)
         self._ends = self._ends or number == ATTACHED_AT_MOST
-        # Noted first: one that is attached and not noted would stay so.
+        # Noted first: a file that is attached and not noted would stay attached.
         attached = self._attached[path] = _Attached(f"file_{number}")
         self._root.execute(f"ATTACH {_literal(path)} AS {attached.name} (TYPE duckdb)")
         return attached
@@ -152,7 +153,9 @@ class _Instance:
         self.detach_unused()
 
     def detach_unused(self) -> None:
-        """Also what was cut short before. An instance that is to end does so with the last connection to its files."""
+        """Detaches files without a connection, also where that was cut short before. An instance that is to end does so
+        with the last connection to its files.
+        """
         for path, attached in list(self._attached.items()):
             if not attached.users:
                 try:
@@ -166,6 +169,6 @@ class _Instance:
 
 
 def _literal(path: Path) -> str:
-    """ATTACH takes no parameters."""
+    """The path as an SQL literal, since ATTACH takes no parameters."""
     quoted = str(path).replace("'", "''")
     return f"'{quoted}'"

@@ -1,4 +1,4 @@
-"""The SQL of a `DuckDBProgressStore`: what its file is like, and reading and writing its tables. Nothing here commits.
+"""The SQL of a `DuckDBProgressStore`: the form of its file, and reading and writing its tables. Nothing here commits.
 
 Every statement is fixed text. Only the DDL of the two tables with key columns is composed, by `layout`; rows are
 matched to columns by name, and names of key columns travel in the `stream` row.
@@ -56,7 +56,7 @@ VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?::VARCHAR[], ?::VARCHAR[], map(?::VARCHAR[
 
 
 def read_stream(connection: duckdb.DuckDBPyConnection) -> Stream | None:
-    """The stream the file is of, or None."""
+    """The stream that the file belongs to, or None."""
     rows = connection.execute(_READ_STREAM).fetchall()
     if not rows:
         return None
@@ -138,7 +138,7 @@ def read_bounds(connection: duckdb.DuckDBPyConnection, stream: Stream | None) ->
 
 
 def _key_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """The stored names of the key columns: as they were chosen once, not as the rule would choose them today."""
+    """The stored names of the key columns: those chosen when the stream began, not what the rule would give today."""
     [(names,)] = connection.execute("SELECT key_columns FROM stream").fetchall()
     return list(names)
 

@@ -9,9 +9,9 @@
         StateVersionError       the file was written by a newer release
         StateFileError          something is wrong with the file:
           StateDamagedError     it cannot be read as a state file
-            UpsertStateDamagedError the same of the file of an upsert state
+            UpsertStateDamagedError the same for the file of an upsert state
           StateUnwritableError  the disk is full, or the place cannot be opened or written
-          StateMemoryError      what DuckDB may take of memory is not enough
+          StateMemoryError      the memory that DuckDB may take is not enough
             UpsertStateMemoryError the same for an upsert state, which may be given more
           StateNoMemoryLeftError the system gives the process no more memory, whatever DuckDB may take
       TransientStateError       trying again may help
@@ -32,7 +32,7 @@ ANOTHER_CHECKPOINT: Final = (
 
 
 class StateStoreError(Exception):
-    """The base of all of them."""
+    """The base of all errors that a store raises on purpose."""
 
 
 class DefiniteStateError(StateStoreError):
@@ -173,7 +173,7 @@ class StateMemoryError(StateFileError):
 
 
 class UpsertStateMemoryError(StateMemoryError):
-    """The same for an upsert state, which may be given more."""
+    """An upsert state needs more memory than DuckDB may take, but may be given more. What was stored is intact."""
 
     def __str__(self) -> str:
         return (

@@ -38,12 +38,12 @@ def given_to(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[
 def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> None:
     """Runs a statement that reads the rows as `given`; after an error the connection is not used again."""
     with given_to(connection, rows):
-        # Not `sql`: that asks once more for what a statement has given, be it nothing but a count.
+        # Not `sql`: that asks once more for what a statement has given, even if that is only a count.
         connection.execute(sql)
 
 
 def found_with(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.Table:
-    """What a query finds that reads the rows as `given`; after an error the connection is not used again."""
+    """The result of a query that reads the rows as `given`; after an error the connection is not used again."""
     with given_to(connection, rows):
         found: pa.Table = connection.sql(sql).to_arrow_table()
     return found

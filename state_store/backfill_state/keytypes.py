@@ -54,7 +54,7 @@ def to_duckdb(column: str, arrow: pa.DataType) -> str:
 
 
 def to_arrow(duckdb_type: str) -> pa.DataType:
-    """The Arrow type that `to_duckdb` gave this name to. KeyError for a name it never gives."""
+    """The Arrow type that `to_duckdb` gave this name to. Raises KeyError for a name it never gives."""
     decimal = _DECIMAL.fullmatch(duckdb_type)
     if decimal is not None:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))

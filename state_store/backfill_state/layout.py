@@ -119,7 +119,7 @@ def require_schema(table: pa.Table, expected: pa.Schema) -> None:
 
 
 def require_vnodes(table: pa.Table, key_columns: int) -> None:
-    """Refuses rows that name a vnode twice or not at all, or of a position only a part of the key."""
+    """Refuses rows that name a vnode twice or not at all, or that have only a part of a key as a position."""
     vnodes = table.column(0)
     if vnodes.null_count or pc.count_distinct(vnodes).as_py() != table.num_rows:
         raise StateLayoutError("each row names a vnode of its own, but one is null or comes twice")
@@ -136,14 +136,14 @@ def described(value: object) -> str:
 
 
 def differences(stored: DataclassInstance, given: DataclassInstance) -> str:
-    """In what two identities or layouts differ; empty where they are equal."""
+    """How two identities or layouts differ; empty where they are equal."""
     pairs = ((item.name, getattr(stored, item.name), getattr(given, item.name)) for item in fields(stored))
     told = ((name, *_apart(old, new)) for name, old, new in pairs if old != new)
     return "; ".join(f"{name}: stored {described(old)}, given {described(new)}" for name, old, new in told)
 
 
 def _apart(old: object, new: object) -> tuple[object, object]:
-    """The same two values; of columns only those between where they begin and where they end alike."""
+    """The same two values; of two lists of columns only the part between what is alike at their beginnings and ends."""
     if not (isinstance(old, pa.Schema) and isinstance(new, pa.Schema)):
         return old, new
     ones, others = list(old), list(new)

@@ -82,7 +82,7 @@ class InMemoryProgressStore(Closable):
 
 
 def _upserted(rows: pa.Table, changed: pa.Table) -> pa.Table:
-    """The rows, with those of the changed vnodes put in place of, or beside, the others."""
+    """The rows, with those of the changed vnodes replaced or added."""
     kept = rows.filter(pc.invert(pc.is_in(rows.column(0), value_set=changed.column(0).combine_chunks())))
     changed = pa.Table.from_arrays(changed.columns, schema=rows.schema)
     return _ordered(pa.concat_tables([kept, changed]), rows.schema)

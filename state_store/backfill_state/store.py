@@ -16,7 +16,7 @@ _EPOCHS: Final = range(2**63)
 
 @dataclass(frozen=True)
 class StreamIdentity:
-    """Which stream the state is of. Two identities are of one stream exactly if they are equal.
+    """Which stream the state belongs to. Two identities are those of one stream exactly if they are equal.
 
     `key` has the key columns in key order, reduced to names and types: nullability and metadata are dropped.
     `properties` are whatever the upstream needs to find its place again, such as a slot's name; never a secret.
@@ -120,7 +120,7 @@ class ProgressStore(Closable, Protocol):
         ...
 
     def rebuild(self, identity: StreamIdentity, bounds: pa.Table, barrier: Barrier) -> None:
-        """Replaces whatever is stored, at once: for a checkpoint that has lost its state, or is to be believed."""
+        """Replaces all that is stored, at once: for a checkpoint whose state was lost, or that is to be believed."""
         ...
 
     def reset(self) -> None:
