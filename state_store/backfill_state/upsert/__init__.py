@@ -19,9 +19,9 @@ memory           the reference: a dictionary
 duckdb_state     one DuckDB file
 duckdb_tables    its tables
 segments         its entries, and why they are kept so
-pending          its own output while it is consolidated
+pending          the output that it is consolidated from
 long_cells       its long texts, blobs and lists, in pieces
-chunks           looking up and writing many keys, so many at once
+chunks           looking up and writing many keys, chunk by chunk
 refusals         calls that do not fit how a state stands
 stored           the columns of a call as they are stored
 codec            how a column of any type is stored, bit by bit

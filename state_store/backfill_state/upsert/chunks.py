@@ -44,9 +44,9 @@ class Chunks:
     def look_up(
         self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, most_bytes: int | None
     ) -> tuple[Found, LookedUp]:
-        """The entries of stored keys, with stored rows; of the first keys only, where more have too many bytes."""
+        """The entries of these stored keys, with stored rows; of the first keys only, if more have too many bytes."""
         if most_bytes is not None and self.segments.nested and keys.num_rows > 1:
-            # Lists and structs come with their rows, however large: of a few large ones among many small, all would.
+            # Lists and structs come with their rows, however large, so that all would be read before any is left out.
             sizes = self.segments.heads(connection, keys)["size"]
             keys = keys.slice(0, max(1, _fitting(_reached(sizes), most_bytes)))
         found: list[pa.Table] = []
@@ -69,9 +69,9 @@ class Chunks:
     def write(
         self, connection: duckdb.DuckDBPyConnection, given: StoredUpdates, seq: int, looked_up: LookedUp | None
     ) -> tuple[PutStats, int]:
-        """Writes the updates that are later than what there is, numbered from `seq` on; also gives the next number.
+        """Writes the updates that are later than what there is, numbered from `seq` on; also returns the next number.
 
-        `looked_up` is of the state as it stands, and of use if it is of the same keys.
+        `looked_up` was found in the state as it still stands, and spares a look-up if it is of the same keys.
         """
         last = _last_of_each(connection, given)
         total = PutStats(puts=len(given), stale=len(given) - len(last))
@@ -98,7 +98,7 @@ class Chunks:
 
 
 def _reached(sizes: Column) -> Numbers:
-    """How many bytes each entry ends at; a null is of none."""
+    """For each entry, how many bytes it and those before it have; a null has none."""
     return np.cumsum(sizes.fill_null(pa.scalar(0)).to_numpy())
 
 
@@ -107,7 +107,7 @@ def _fitting(reached: Numbers, most_bytes: int) -> int:
 
 
 def _last_of_each(connection: duckdb.DuckDBPyConnection, given: StoredUpdates) -> Numbers:
-    """The places, ascending, of the last update of each key; of several of one order that is the first."""
+    """The places, ascending, of the last update of each key; of several with one order the first counts as the last."""
     if any(map(_distinct, given.keys.columns)):
         return np.arange(len(given))
     orders = [given.heads["order_key"], given.heads["order_tie"], pa.array(np.arange(len(given)), pa.int64())]
@@ -127,7 +127,7 @@ def _distinct(column: Array) -> bool:
 
 
 def _later(new: pa.Table, old: pa.Table) -> Mask:
-    """Which updates are later than the entries beside them; all are later than none, and than one without an order."""
+    """Which updates are later than the entries beside them; any is later than no entry, and than one without order."""
     key, tie = new["order_key"].to_numpy(), new["order_tie"].to_numpy()
     old_key, old_tie = (_filled(old[name], 0) for name in ("order_key", "order_tie"))
     unordered = old["order_key"].is_null().to_numpy()

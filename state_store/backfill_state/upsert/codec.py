@@ -15,9 +15,9 @@ A stored column is of one of a few types that DuckDB, Arrow and Python hold alik
 | null                                          | a bool that is null                                               |
 | extension                                     | its storage                                                       |
 
-Unions, dictionaries, run-end encoded columns, list views and lists of the fixed size 0 are refused by name. Typed
-columns and not one blob for a row: they are made without a loop over rows, DuckDB packs them, and only what is asked
-for is read.
+Unions, dictionaries, run-end encoded columns, list views and lists of the fixed size 0 are refused by name. Rows are
+kept as typed columns and not as one blob each: columns are made without a loop over rows, DuckDB packs them, and only
+what is asked for is read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNSIGNED: Final = {32: pa.uint32(), 64: pa.uint64()}
 
 
 def stored_type(column: str, arrow: pa.DataType) -> pa.DataType:
-    """The type a column is stored as; `column` is its name in the error if there is none."""
+    """The type that a column is stored as; `column` is its name in the error if there is none."""
     if isinstance(arrow, pa.BaseExtensionType):
         return stored_type(column, arrow.storage_type)
     if pt.is_null(arrow):
@@ -75,7 +75,7 @@ def _stored_scalar(column: str, arrow: pa.DataType) -> pa.DataType:
 
 
 def store(array: Array, stored: Type) -> Array:
-    """The array as it is stored: as what `stored_type` gives for its own type."""
+    """The array as it is stored; `stored` is what `stored_type` gives for its type."""
     arrow = array.type
     if isinstance(array, pa.ExtensionArray):
         return store(array.storage, stored)
@@ -98,7 +98,7 @@ def store(array: Array, stored: Type) -> Array:
 
 
 def restore(array: Array, arrow: Type) -> Array:
-    """What `store` was given, if its type was `arrow`."""
+    """The array that `store` was given, if its type was `arrow`."""
     if isinstance(arrow, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(arrow, restore(array, arrow.storage_type))
     if pt.is_null(arrow):
@@ -142,7 +142,7 @@ def _store_struct(array: Array, stored: Type) -> Array:
 
 def _restore_struct(array: Array, arrow: Type) -> Array:
     if arrow.num_fields == 0:
-        # There is no way to give an array without fields its length but by its buffers.
+        # An array without fields can be given its length by its buffers alone.
         validity = pa.array(array.is_valid()).buffers()[1]
         return pa.StructArray.from_buffers(arrow, len(array), [validity])
     # `flatten` and not `field`: what lies hidden under a null struct need not be a value of the type.
@@ -156,7 +156,7 @@ def _store_list(array: Array, stored: Type) -> Array:
 
 
 def _offsets(array: Array) -> Numbers:
-    """Where each list begins in what all of them hold, and where the last one ends."""
+    """Where each list begins among the values of all of them, and where the last one ends."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])

@@ -1,4 +1,4 @@
-"""What columns are called in annotations, whose own types are only known when they are there."""
+"""Names for columns in annotations; what types they really have is known only when they are there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 Array: TypeAlias = Any
-"""Any `pa.Array`: what one can do depends on its type, which the stubs would have to be told."""
+"""Any `pa.Array`: what can be done with one depends on its type, which the stubs would have to be told."""
 
 Type: TypeAlias = Any
 """Any `pa.DataType`, for the same reason; or the class of an array."""

@@ -49,12 +49,12 @@ MEMORY_LIMIT: Final = "512MB"
 CHUNK_ROWS: Final = 245_760
 """How many keys are looked up at once, unless told otherwise: each time, DuckDB goes over the whole state.
 
-Two row groups of DuckDB's: large writes leave no small ones to be merged later.
+As many are in two row groups of DuckDB's, so that large writes leave no small ones to be merged later.
 """
 
 BATCHES_AT_MOST: Final = 1000
-"""How many batches are written before the file is opened anew: DuckDB keeps 8 kB of each as long as it is open,
-beside what it may take, which in a stream is hundreds of megabytes a day.
+"""How many batches are written before the file is opened anew: as long as it is open, DuckDB keeps 8 kB for each batch
+beyond the memory that it may take, which in a stream is hundreds of megabytes a day.
 """
 
 
@@ -71,7 +71,7 @@ class _Batch:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the state has it already: nothing is written then."""
+        """Whether the state has the batch already: nothing is written then."""
         return self.standing.token == self.token
 
     def moved(self, standing: Standing) -> None:
@@ -81,14 +81,13 @@ class _Batch:
 class DuckDBUpsertState(Closable):
     """An `UpsertState` in the file at `path`.
 
-    Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`: as
-    long as that, no other process can open it. A batch that begins a segment closes it, and the next verb opens it
-    again: `segments` says why. So does each BATCHES_AT_MOST-th batch. DuckDB takes at most `memory_limit` for what it
-    keeps of the file and for its work, and writes more than that to `<path>.tmp`; what is given and returned comes on
-    top.
+    Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`; until
+    then, no other process can open it. A batch that begins a segment closes it, and the next verb opens it again:
+    `segments` says why. So does each BATCHES_AT_MOST-th batch. DuckDB takes at most `memory_limit` for what it keeps of
+    the file and for its work, and writes more than that to `<path>.tmp`; what is given and returned comes on top.
 
-    A file of a layout that `layout` extends gets the columns that it lacks, null in each row there is, by the first
-    batch, replayed or not, or the first `multi_get`; from then on it is no longer of the other one.
+    A file of a layout that `layout` extends gets the columns that it lacks, null in each row there is, with the first
+    batch, replayed or not, or the first `multi_get`; from then on it no longer has the other layout.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class DuckDBUpsertState(Closable):
             require_consolidated(standing.consolidating, str(self._file))
             stored = stored_keys(self._layout, keys)
             if most_bytes is not None:
-                # All that is short of a chunk's rows is read before it is known how much that is.
+                # As many rows as a chunk has are read before it is known how large they are.
                 stored = stored.slice(0, max(1, most_bytes // standing.totals.average))
             found, looked_up = self._chunks.look_up(connection, stored, most_bytes)
             if self._batch is not None:
@@ -228,7 +227,7 @@ class DuckDBUpsertState(Closable):
         return standing
 
     def _extended(self, connection: duckdb.DuckDBPyConnection, standing: Standing) -> Standing:
-        """Adds the columns that the file lacks; where the state stands then."""
+        """Adds the columns that the file lacks. Returns where the state stands then."""
         count = len(standing.layout.row)
         self._segments.extend(connection, count)
         self._pending.extend(connection, count)
@@ -246,7 +245,7 @@ class DuckDBUpsertState(Closable):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
-        """Where the state stands: in the batch that is being written, else in a transaction of its own."""
+        """The connection, and where the state stands: in the batch being written, else in a transaction of its own."""
         if self._batch is not None:
             yield self._held(), self._batch.standing
             return
@@ -255,7 +254,7 @@ class DuckDBUpsertState(Closable):
 
     @contextmanager
     def _using(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
-        """As `_reading`, for verbs that need the keys and rows: the file has all columns of the layout by then."""
+        """As `_reading`, for verbs that need keys and rows: the file has all columns of the layout by then."""
         with self._reading() as (connection, found):
             standing = found if found.layout == self._layout else self._extended(connection, found)
             if self._batch is not None:
@@ -263,8 +262,8 @@ class DuckDBUpsertState(Closable):
             yield connection, standing
 
     def _held(self) -> duckdb.DuckDBPyConnection:
-        """The connection that writes the batch; StateConflictError if `close` has rolled it back, because whatever came
-        then would be stored by itself.
+        """The connection that writes the batch. Raises StateConflictError if `close` has rolled the batch back, because
+        whatever came after that would be stored by itself.
         """
         if self._file.connection is None:
             raise StateConflictError(

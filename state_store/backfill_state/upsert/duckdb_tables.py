@@ -6,7 +6,7 @@ Format version 4, for a key of two columns and a row of three:
     long_1 ...    | seq | cell | piece | data |           long values of `v0` (cell 0) and so on; see `long_cells`
     segments      | segment | entries | dead | size | dead_size |   how many each `entries_N` has, and how many of them
                                                           are replaced; the bytes of all, and of those
-    dead_1 ...    | seq |                                 which
+    dead_1 ...    | seq |                                 which ones are replaced
     pending       | k0 | k1 | v0 | v1 | v2 | diff | size | line | digest |   output that waits for the rest of it
     long_pending  | seq | cell | piece | data |           the long values of its lines, and `digest` is of these
     upsert_state  | stream_id | key_schema | row_schema | token | consolidating | values | tombstones | size | seq |
@@ -15,7 +15,7 @@ Format version 4, for a key of two columns and a row of three:
 Columns are stored as `codec` says; the schemas are Arrow's own serialization of the user's. `segments` tells what the
 entries are for. Columns that were added to a layout stand last. Version 1 had no `long_…`, `size`, `line` and `digest`;
 what it has written stays in its rows. Version 2 had no `dead_size`. Version 3 kept lists in their rows, and a release
-that wrote it would take those that are not there for null.
+that wrote it would take a list that is not in its row for null.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _count_dead_bytes(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _cut_lists(_: duckdb.DuckDBPyConnection) -> None:
-    """What is there stays as it is."""
+    """Changes nothing: lists that were written before stay in their rows."""
 
 
 STEPS: Final[tuple[Step, ...]] = (_keep_long_cells_apart, _count_dead_bytes, _cut_lists)
@@ -90,7 +90,7 @@ LONG_CELLS: Final = "seq BIGINT NOT NULL, cell INTEGER NOT NULL, piece INTEGER N
 
 
 def upsert_file(memory_limit: str, begin: Callable[[duckdb.DuckDBPyConnection], object]) -> FileForm:
-    """A state file that DuckDB keeps at most so much of in memory; `begin` writes what an empty one holds."""
+    """The form of a state file, for which DuckDB takes at most so much memory; `begin` writes what an empty one has."""
     settings: dict[str, Setting] = {
         "threads": 2,
         "memory_limit": memory_limit,
@@ -134,7 +134,7 @@ def read_standing(connection: duckdb.DuckDBPyConnection) -> Standing:
 
 
 def write_standing(connection: duckdb.DuckDBPyConnection, standing: Standing) -> None:
-    """Replaces the one row."""
+    """Replaces the one row of `upsert_state`."""
     layout, totals = standing.layout, standing.totals
     connection.execute("DELETE FROM upsert_state")
     connection.execute(

@@ -6,8 +6,8 @@ had, and nothing could be written any more. In pieces of 512 bytes 100 of these 
 third of the time to write, and 256 MB are enough. (Pieces of 1 kB needed more memory, and packed worse.)
 
 In a row a long cell is null. Its pieces are found by the row's number, and make a value again without being copied one
-by one: they lie one behind the other, as they did before they were cut. A list of numbers is cut as the bytes of these.
-It stays in its row if one of them is null; so does a list of anything else, however long.
+by one: they lie one behind the other, as they did before they were cut. A list of numbers is cut as the bytes of its
+numbers. It stays in its row if one of these is null; so does a list of anything else, however long.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import pyarrow.types as pt
 from backfill_state.upsert.columns import Array, Field, Mask, Numbers, Type
 
 LONG: Final = 512
-"""A text, blob or list of more bytes than this is kept apart, in pieces of as many."""
+"""A text, blob or list of more bytes than this is kept apart, in pieces of this many."""
 
 _MOST_BYTES: Final = (1 << 31) - 1
-"""Of the lists of one column, which are cut as blobs; where they have more, none is."""
+"""The most bytes of all lists of one column that are cut, as blobs; where they have more, none is cut."""
 
 _COLUMNS: Final[list[Field]] = [
     pa.field("seq", pa.int64()),
@@ -41,7 +41,7 @@ PIECES: Final = pa.schema(_COLUMNS)
 def cut(rows: pa.Table, names: Sequence[str], seq: Numbers, *, lists: bool = True) -> tuple[pa.Table, pa.Table]:
     """The rows without the long cells of these columns, and their pieces; `seq` are the rows' numbers.
 
-    `lists`: whether those are cut as well.
+    `lists`: whether lists are cut as well.
     """
     pieces = [PIECES.empty_table()]
     for cell, name in enumerate(names):
@@ -78,17 +78,17 @@ def mended(rows: pa.Table, names: Sequence[str], pieces: pa.Table) -> pa.Table:
 
 
 def is_cut(stored: Type) -> bool:
-    """Whether a cell of these is kept apart where it is long."""
+    """Whether a long cell of this stored type is kept apart."""
     return may_be_long(stored) or _width(stored) > 0
 
 
 def may_be_long(stored: Type) -> bool:
-    """Whether these are texts or blobs."""
+    """Whether cells of this stored type are texts or blobs."""
     return pt.is_string(stored) or pt.is_binary(stored)
 
 
 def _width(stored: Type) -> int:
-    """How many bytes each number of a list has; 0 of everything else."""
+    """How many bytes each number of a list has; 0 for all other types."""
     if not pt.is_list(stored) or not (pt.is_integer(stored.value_type) or pt.is_decimal(stored.value_type)):
         return 0
     return int(stored.value_type.bit_width) // 8
@@ -121,7 +121,7 @@ def _as_bytes(values: Array) -> Array:
 
 
 def _from_bytes(blobs: Array, kind: Type) -> Array:
-    """The same back as lists, over a copy, which begins where a number may."""
+    """The blobs made lists again, over a copy, which begins where a number may begin."""
     width = _width(kind)
     offsets = _offsets(blobs)
     data = np.frombuffer(blobs.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].tobytes()

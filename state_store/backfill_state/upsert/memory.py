@@ -1,6 +1,6 @@
 """The upsert state that needs no disk: what the laws mean, one key at a time.
 
-It takes columns apart into Python's values, as no state that is to be fast may do. Stored columns hold numbers, texts,
+It takes columns apart into Python's values, which no fast state may do. Stored columns hold numbers, texts,
 bytes, lists and dictionaries only, so that Python's equality is that of law 5.
 """
 

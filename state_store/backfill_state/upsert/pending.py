@@ -1,4 +1,4 @@
-"""The state's own output while it is consolidated: lines that are added up to entries once they are complete."""
+"""The output that a state is consolidated from: lines that are added up to entries once they are complete."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Pending:
         self._digest = f"concat_ws(' ', {', '.join(['NULL', *filter(None, map(_digest, row))])})"
 
     def create(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Nothing, in place of whatever there is."""
+        """Makes the tables, empty, in place of whatever there is."""
         connection.execute(f"CREATE OR REPLACE TABLE pending ({self._columns})")
         connection.execute(f"CREATE OR REPLACE TABLE long_pending ({LONG_CELLS})")
 
     def extend(self, connection: duckdb.DuckDBPyConnection, count: int) -> None:
-        """Adds the columns of a row after the first `count`, null in what there is."""
+        """Adds the row's columns after the first `count`, null in the lines there are."""
         extend(connection, "pending", self._cell_columns[count:])
 
     def add(self, connection: duckdb.DuckDBPyConnection, output: StoredOutput) -> None:
@@ -46,8 +46,8 @@ class Pending:
             first = number(connection, "SELECT count(*) FROM pending")
             line = np.arange(first, first + output.keys.num_rows)
             given = _given(output, line)
-            # Of long cells a digest is compared: DuckDB can group by what is not long. Lists stay and are compared, as
-            # in files that an earlier release has left half-way.
+            # Long cells are compared by a digest: DuckDB can group by what is not long. Lists stay and are compared
+            # themselves, as in files that an earlier release has left half-way.
             digests = found_with(connection, given, f"SELECT line, {self._digest} AS digest FROM given").sort_by("line")
             rows, pieces = cut(given.append_column("digest", digests["digest"]), self._cells, line, lists=False)
             run(connection, rows, "INSERT INTO pending BY NAME SELECT * FROM given")
@@ -56,7 +56,7 @@ class Pending:
     def complete(self, connection: duckdb.DuckDBPyConnection, segments: Segments, seq: int) -> Completed:
         """Makes entries, numbered from `seq` on, from what is pending.
 
-        DuckDB adds up on disk what does not fit into memory. With a key that does not add up nothing is made.
+        DuckDB adds up on disk what does not fit into memory. If a key does not add up, nothing is made.
         """
         lines = number(connection, "SELECT count(*) FROM pending")
         connection.execute(f"""
@@ -85,7 +85,9 @@ class Pending:
 
 @dataclass(frozen=True)
 class Completed:
-    """What completing found: lines of output, keys that do not add up, and what else adds up to."""
+    """What completing found: how many lines of output, and how many keys that do not add up. The others add up to
+    `count` entries of `size` bytes.
+    """
 
     lines: int
     wrong: int
@@ -100,7 +102,7 @@ def _given(output: StoredOutput, line: Numbers) -> pa.Table:
 
 
 def _digest(field: Field) -> str | None:
-    """SQL that tells one long cell of a column from another; null where it is not long. None for other columns."""
+    """SQL that tells the long cells of a column apart, null for a cell that is not long; None for other columns."""
     if not may_be_long(field.type):
         return None
     length = "strlen" if pt.is_string(field.type) else "octet_length"

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def require_extended(stored: UpsertLayout, given: UpsertLayout, where: str) -> None:
-    """Refuses a state that is of another stream, or of other columns than those that the given ones begin with."""
+    """Refuses a state that is of another stream, or of other columns than those that the given layout begins with."""
     if not given.extends(stored):
         raise AnotherLayoutError(
             where,

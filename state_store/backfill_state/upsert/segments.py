@@ -1,9 +1,9 @@
 """The entries of a `DuckDBUpsertState`: segments that are only ever added to, found by a join.
 
 An entry is appended to the newest segment with the next number, `seq`; of several entries of a key the one with the
-greatest number counts, and the others are noted as dead. A full segment of which at least half is dead, by entries or
-by bytes, is cleaned, and any other of which three quarters are, if these are many: what lives is appended anew, and the
-table is dropped. A batch cleans one of them, and more only while over half of all is dead: so it waits for one of
+greatest number counts, and the others are noted as dead. A full segment is cleaned if at least half of it is dead, by
+entries or by bytes; any other if three quarters are, and these are many: what lives is appended anew, and the table is
+dropped. A batch cleans one segment, and more only while over half of all is dead: so it waits for one of
 `SEGMENT_ENTRIES` or for about as much as it has replaced itself, and the file has room for twice what lives and a few
 segments. Long texts and blobs lie in a table beside the segment: `long_cells` says why.
 
@@ -35,14 +35,14 @@ Why not the obvious ways, in DuckDB 2.0:
 A look-up is a semi-join on one integer: the key itself where it is a single integer as stored (a date and an instant
 are), else `probe`, the lower half of the MD5 of the key's text. Only what it finds is compared by the whole key.
 DuckDB builds the join's table from the batch, and lets the segments stream past it: first that one column, and of the
-others only those vectors in which something was found. Where its smallest and largest integers lie outside of the
-batch's, a row group is not read at all, so that changes to recent keys cost the same in any state.
+others only those vectors in which something was found. A row group is not read at all where its smallest and largest
+integers lie outside of the batch's range, so that changes to recent keys cost the same in any state.
 
 DuckDB picks single rows out of packed strings only where it has read the column from the file. What it wrote itself
 since it opened the file, it unpacks by whole vectors: of 8.5 million keys just filled in, 100 thousand scattered ones
 took 0.8 s, and 0.35 s when the file was opened anew. So the state opens it anew for each segment that it begins.
 
-Keys from all over a large state cost the more the larger it is. Of 100 thousand, hardly a block of 256 kB has none, so
+Keys from all over a large state cost more, the larger it is. Hardly a block of 256 kB has none of 100 thousand keys, so
 a `multi_get` reads what memory does not hold of the file: 3.5 GB at 50 million keys of 100 bytes. Of 1.0 core-seconds
 there (on a calmer machine than below), 0.25 find the keys, and 0.5 go into reading (copying from the system's memory
 0.2, checksums 0.1) and fall away with memory for all of the file. Where the system has to read it from the disk, the
@@ -56,9 +56,9 @@ thousand keys, the least and the median of 8 on two cores that others kept busy;
     multi_put of these, anywhere  0.10 - 0.15  0.14 - 0.18   0.16 - 0.22
     multi_put alone, anywhere     0.19 - 0.29  0.30 - 0.37   0.57 - 0.61
 
-Telling the dead by name takes a fifth of a look-up where a third of all entries are dead, and nothing where few are.
+Leaving out dead entries takes a fifth of a look-up where a third of all entries are dead, and nothing where few are.
 
-What is paid for is a look-up, and not a key: at 50 million, 100 thousand keys took 1.0 core-seconds, 200 thousand 1.2,
+The cost is that of a look-up, not of a key: at 50 million, 100 thousand keys took 1.0 core-seconds, 200 thousand 1.2,
 400 thousand 1.4 and 800 thousand 1.9; one thousand took 0.35, of which 0.15 go over the column that is searched. Hence
 callers ask for many keys at once, and a `multi_put` goes by what the `multi_get` before it has found.
 """
@@ -85,14 +85,15 @@ from backfill_state.upsert.stored import KEY, ROW, stored_schema
 
 SEGMENT_ENTRIES: Final = 1 << 22
 SEGMENT_BYTES: Final = 1 << 30
-"""From how many entries or bytes on a segment is full: each costs a query per look-up, and the largest decides the
-pauses.
+"""From how many entries or bytes on a segment is full: each segment costs a query per look-up, and the largest decides
+the pauses.
 """
 
 _MANY_DEAD: Final = 16
-"""Many are dead where it is as much as fills a segment, divided by this. A look-up of a key reads all its entries, the
-dead ones too: when only full segments were cleaned, batches that all wrote the same 20,000 keys took 2.4 s in the end,
-and 0.05 s so. (With half of them dead instead of three quarters, 400 thousand keys took twice as long to write.)
+"""Dead entries are many if they are at least what fills a segment, divided by this. A look-up of a key reads all its
+entries, the dead ones too: when only full segments were cleaned, batches that all wrote the same 20,000 keys took 2.4 s
+in the end, and 0.05 s with this. (With half of them dead instead of three quarters, 400 thousand keys took twice as
+long to write.)
 """
 
 NUMBERED: Final = ("seq", *ENTRIES.names)
@@ -111,7 +112,7 @@ class Segments:
         self.begun = 0
         """How many segments this has begun, those of a transaction that was rolled back too."""
 
-        # Lists of numbers too: those with a null stay in their rows, as all of files of earlier versions do.
+        # Lists of numbers too: those with a null stay in their rows, as all do in files of earlier versions.
         self.nested = any(pt.is_nested(field.type) for field in row)
         self._key, self._row = ", ".join(key.names), row.names
         self._columns = ", ".join([*key.names, *NUMBERED, *row.names])
@@ -135,7 +136,7 @@ class Segments:
             self._drop(connection, segment)
 
     def extend(self, connection: duckdb.DuckDBPyConnection, count: int) -> None:
-        """Adds the columns of a row after the first `count`, null in what there is."""
+        """Adds the row's columns after the first `count`, null in the entries there are."""
         for segment in self._all(connection):
             extend(connection, f"entries_{segment}", self._cell_columns[count:])
 
@@ -154,7 +155,7 @@ class Segments:
         given = pa.table([places, *keys.columns], names=["nth", *keys.schema.names])
         run(connection, given, f"CREATE OR REPLACE TEMP TABLE asked AS SELECT *{self._and_probe} FROM given")
         columns = ", ".join([*NUMBERED, *row])
-        # The dead by name: where a deletion has left no entry, there is none of a greater number.
+        # The dead are left out by number: where a deletion has left no entry, none of a greater number supersedes them.
         found = [
             connection.sql(f"""
                 WITH near AS MATERIALIZED (
@@ -211,13 +212,13 @@ class Segments:
                 run(connection, pieces, f"INSERT INTO long_{segment} SELECT * FROM given")
 
     def clean(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Cleans the segment of which most is dead, and on while more than half of all is."""
+        """Cleans the segment of which the largest part is dead, and further ones while more than half of all is."""
         mostly_dead = "SELECT (sum(dead) * 2 > sum(entries) OR sum(dead_size) * 2 > sum(size))::INTEGER FROM segments"
         while self._clean_worst(connection) and number(connection, mostly_dead):
             pass
 
     def _clean_worst(self, connection: duckdb.DuckDBPyConnection) -> bool:
-        """Cleans the one of which most is dead, if any is to be cleaned; whether there was one."""
+        """Cleans the segment of which the largest part is dead, if any is to be cleaned. Returns whether one was."""
         found = connection.execute(
             "SELECT segment, entries - dead, greatest(dead / entries, dead_size / size) AS part FROM segments "
             "WHERE (part >= 0.5 AND (entries >= ? OR size >= ?)) OR (part >= 0.75 AND (dead >= ? OR dead_size >= ?)) "
@@ -240,7 +241,7 @@ class Segments:
     def shares(self, connection: duckdb.DuckDBPyConnection, count: int, size: int) -> Iterator[tuple[int, int]]:
         """Cuts so many entries of so many bytes into shares that fill a segment each, but for the last.
 
-        Each is to be taken in before the next one is asked for, and gets a segment of its own: of rows that are not all
+        Each is to be taken in before the next one is asked for, and gets a segment of its own: where rows are not all
         of one size, a share may have a little less than fills one, and the next would come on top.
         """
         if count:
@@ -325,5 +326,5 @@ def number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
 
 
 def _text(field: Field) -> str:
-    """The column as text that no release of DuckDB writes otherwise; what two keys share costs a comparison."""
+    """The column as text that all releases of DuckDB write alike; keys that share a text cost a comparison."""
     return f"hex({field.name})" if pt.is_binary(field.type) else f"{field.name}::VARCHAR"

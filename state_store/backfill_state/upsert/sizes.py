@@ -1,7 +1,7 @@
 """How many bytes a row takes: a figure of the data alone, the same in every store.
 
 A value counts the bytes it holds: a number its width, a bool one, a text or a blob its length, a struct and a list
-the sum of what is in them. Null is nothing. How a store packs its rows, and what its file takes, is not in it.
+the sum of what is in them; a null none. How a store packs its rows, and how large its file is, does not count.
 """
 
 from __future__ import annotations

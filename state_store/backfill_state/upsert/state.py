@@ -1,4 +1,4 @@
-"""What the state of an upsert is, and the laws every one of them obeys."""
+"""What an upsert state is, and the laws every one of them obeys."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ENTRIES: Final = pa.schema([*HEADS, pa.field("size", pa.int64())])
 
 @dataclass(frozen=True)
 class UpsertLayout:
-    """Whose state it is, and the columns of its keys and rows. Equal layouts may share a state, and one may go on with
-    the state of another that it `extends`; no others.
+    """Whose state it is, and the columns of its keys and rows. Equal layouts may share a state, and a layout may go on
+    with the state of another that it `extends`; no others.
 
     A row may repeat the columns of the key or leave them out. Nullability and metadata are dropped.
     """
@@ -42,7 +42,7 @@ class UpsertLayout:
                 _require_storable(item, is_key=name == "key")
 
     def extends(self, other: UpsertLayout) -> bool:
-        """Whether it is the other one with more columns of a row after those, or with none."""
+        """Whether this is the other layout with further columns at the end of a row, or with none."""
         begin = pa.schema([self.row.field(at) for at in range(min(len(self.row), len(other.row)))])
         return replace(self, row=begin) == other
 
@@ -53,7 +53,7 @@ def _require_storable(column: Field, *, is_key: bool) -> None:
         raise StateLayoutError(f"key column {column.name!r} has type {column.type}; a key has no lists nor structs")
     written = pa.schema([column])
     if pa.ipc.read_schema(written.serialize()) != written:
-        # As of an extension that is not registered: a file that says so would be of other columns when read.
+        # As with an extension that is not registered: a file that has it would have other columns when read.
         raise StateLayoutError(
             f"column {column.name!r} has type {column.type}, which Arrow does not read back as it writes it; register "
             "the extension type, or cast the column to its storage type"
@@ -82,7 +82,7 @@ class GetStats:
     """Keys asked for, duplicates included."""
 
     found: int = 0
-    """Those for which there was an entry, be it a row or a tombstone."""
+    """Keys for which there was an entry, be it a row or a tombstone."""
 
     size: int = 0
     """Bytes of the entries found."""
@@ -104,7 +104,7 @@ class PutStats:
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
-    """Keys whose row appeared, was replaced, and went."""
+    """Keys whose row appeared, was replaced, and was removed."""
 
     values_diff: int = 0
     tombstones_diff: int = 0
@@ -167,7 +167,7 @@ class Found:
         return GetStats(len(sizes), len(sizes) - sizes.null_count, pc.sum(sizes, min_count=0).as_py())
 
     def of_keys(self, places: Numbers) -> Found:
-        """What was found of these of the keys."""
+        """What was found for the keys at these places."""
         if len(places) == self.entries.num_rows:
             return self
         at = pa.array(places, pa.int64())
@@ -180,14 +180,14 @@ class UpsertState(Closable, Protocol):
     Laws, of every state:
 
     1. Writing happens in a `batch`, and takes effect at its end together with the batch's token, wholly or not at
-       all, also if the process is killed. Inside of the block its own writes are seen; what `batch` raises or lets
-       through has stored nothing, unless it comes after that end, as a Ctrl-C or a checkpoint's error may: the token
-       tells.
+       all, also if the process is killed. Inside of the block its own writes are seen. A batch that ends with an
+       error has stored nothing, unless the error comes after that end, as a Ctrl-C or a checkpoint's error may: the
+       token tells.
     2. The token of the last batch is known. The same batch again is recognised by it: its block writes nothing, its
-       statistics are of nothing, and totals stay as they are. It reads what stands now, which is after itself.
+       statistics are all 0, and totals stay as they are. It reads what stands now, its own writes included.
     3. An update takes effect exactly if it is later than the entry of its key: by `order_key`, then by `order_tie`.
-       Several updates of one key in a call are as good as one call each, in the order of their lines; only that
-       statistics tell of the call as a whole.
+       Several updates of one key in a call are as good as one call each, in the order of their lines, except
+       that statistics are those of the call as a whole.
     4. A deletion leaves a tombstone that keeps the order, so that an older update that comes late stays without
        effect. Deleting an absent key does so as well. A state that was told to keep no tombstones forgets the key
        instead, for whoever gives updates in their order and has keys that come and go.
@@ -215,18 +215,18 @@ class UpsertState(Closable, Protocol):
         ...
 
     def totals(self) -> Totals:
-        """How much there is; while it is being consolidated, nothing."""
+        """How much the state holds; nothing, while it is being consolidated."""
         ...
 
     def file_bytes(self) -> int:
-        """How large its file and the file's log are; 0 where there is none. A batch is in it once it is committed.
+        """How many bytes the state's file and its log have; 0 where there is none. A batch counts once it is committed.
 
-        Unlike sizes and statistics this depends on the store. It opens nothing.
+        Unlike sizes and statistics, this depends on the store. It opens nothing.
         """
         ...
 
     def memory_bytes(self) -> int:
-        """What it holds of its allowance; this depends on the store too."""
+        """How many bytes of the memory that it may take the state has taken; this depends on the store too."""
         ...
 
     def consolidating(self) -> bool:
@@ -234,14 +234,14 @@ class UpsertState(Closable, Protocol):
         ...
 
     def batch(self, token: str) -> AbstractContextManager[bool]:
-        """Several writes that take effect together. Gives whether they are new; see laws 1 and 2."""
+        """A block whose writes take effect together. Gives it whether they are new; see laws 1 and 2."""
         ...
 
     def multi_get(self, keys: pa.Table, *, most_bytes: int | None = None) -> Found:
         """The entries of these keys; a key may be asked for more than once. In a batch or outside of one.
 
-        With `most_bytes` maybe of the first keys only: of one at least, and of more as long as their entries together
-        have no more bytes than that. How many lines there are says how many keys it is.
+        With `most_bytes`, maybe only those of the first keys: of one at least, and of more as long as their entries
+        together have no more bytes than that. The number of lines is that of these keys.
         """
         ...
 
@@ -258,7 +258,7 @@ class UpsertState(Closable, Protocol):
         ...
 
     def clear(self) -> None:
-        """Forgets all entries, tombstones too, as part of the batch: what is put afterwards is later than nothing.
+        """Forgets all entries, tombstones too, as part of the batch: any update that comes afterwards takes effect.
 
         A replayed batch clears nothing.
         """

@@ -33,7 +33,7 @@ class StoredUpdates:
         return len(self.sizes)
 
     def of_lines(self, places: Numbers) -> StoredUpdates:
-        """These of them."""
+        """The updates at these places."""
         if len(places) == len(self):
             return self
         at = pa.array(places, pa.int64())
@@ -60,7 +60,7 @@ def stored_schema(schema: pa.Schema, prefix: str) -> pa.Schema:
 
 
 def stored_keys(layout: UpsertLayout, keys: pa.Table) -> pa.RecordBatch:
-    """The key columns of a call."""
+    """The key columns of a call, as they are stored."""
     _require("the keys", keys, layout.key)
     for column, field in zip(keys.columns, keys.schema, strict=True):
         if column.null_count:
@@ -71,7 +71,7 @@ def stored_keys(layout: UpsertLayout, keys: pa.Table) -> pa.RecordBatch:
 
 
 def stored_updates(layout: UpsertLayout, updates: Updates) -> StoredUpdates:
-    """The columns of a `multi_put`; a deletion has a row of nulls."""
+    """The columns of a `multi_put`, as they are stored; a deletion has a row of nulls."""
     keys = stored_keys(layout, updates.keys)
     _require("the heads", updates.heads, HEADS)
     if any(column.null_count for column in updates.heads.columns):
@@ -87,7 +87,7 @@ def stored_updates(layout: UpsertLayout, updates: Updates) -> StoredUpdates:
 
 
 def stored_output(layout: UpsertLayout, keys: pa.Table, rows: pa.Table, diffs: Column) -> StoredOutput:
-    """The columns of a `multi_merge`."""
+    """The columns of a `multi_merge`, as they are stored."""
     found = stored_keys(layout, keys)
     _require("the rows", rows, layout.row)
     _require_lines(found.num_rows, rows=rows)
@@ -100,7 +100,7 @@ def stored_output(layout: UpsertLayout, keys: pa.Table, rows: pa.Table, diffs: C
 
 
 def restored(stored: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Stored columns as the user knows them."""
+    """Stored columns, as the user knows them."""
     columns = []
     for column, field in zip(stored.columns, schema, strict=True):
         chunks = [restore(chunk, field.type) for chunk in column.chunks]
