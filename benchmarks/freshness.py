@@ -29,7 +29,7 @@ _WRITE: Final = "INSERT INTO fresh VALUES (%s, %s)"
 
 @dataclass
 class Sink:
-    """Notes of each row how many seconds after it was written it was there."""
+    """Notes for each row how many seconds after its writing it was there."""
 
     ages: list[float] = field(default_factory=list)
 
@@ -40,7 +40,7 @@ class Sink:
 
 
 def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
-    """`rows` is of no meaning here: there are as many as a pace gives."""
+    """`rows` has no meaning here: each pace has a number of its own."""
     del rows
     bed.database.execute(_MAKE)
     sink = Sink()
@@ -66,7 +66,7 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
 
 
 def _write(writer: Connection[Any], sink: Sink, first: int, pause: float, count: int) -> list[float]:
-    """How many seconds it took for each of so many rows, once all are there."""
+    """Writes so many rows. Returns how many seconds each took to the sink, once all are there."""
     sink.ages.clear()
     for number in range(first, first + count):
         time.sleep(pause)

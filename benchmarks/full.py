@@ -1,7 +1,7 @@
 """What whole rows before and after each change cost: the same backlog with and without the last row of every key.
 
 The table has more keys than the backlog touches at once, so that what is looked up is spread over the state. A change
-counts once, also where it is told as a row before and a row after.
+counts once, also where it comes as a row before and a row after.
 """
 
 from __future__ import annotations

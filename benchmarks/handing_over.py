@@ -1,6 +1,6 @@
 """Rows that are in memory already, handed to Spark as any source in Python hands them over.
 
-What this takes, no such source can do without: it bounds what the others can reach.
+No such source can be faster, so this bounds what the others can reach.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS: Final = 62_500
-"""As many of these rows are in a batch of ours."""
+"""How many of these rows a batch of ours has."""
 
 SCHEMA: Final = "aid int, bid int, abalance int, filler string"
 

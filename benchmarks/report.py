@@ -11,7 +11,7 @@ from benchmarks.rounds import Results, Spread
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A ratio that is to be read, and what it should be at least."""
+    """A ratio to be shown, and what it should be at least."""
 
     name: str
     to: str
@@ -66,7 +66,7 @@ def ratios(title: str, results: Results, comparisons: Sequence[Comparison]) -> T
 
 
 def where(title: str, results: Results, parts: Sequence[str]) -> Table:
-    """Where the time of those contenders went that say so: milliseconds, medians."""
+    """Where the time of the contenders went, for those that tell: medians, in milliseconds."""
     telling = [name for name, runs in results.runs.items() if set(parts) <= set(runs[0].parts)]
     found = {name: {part: results.part(name, part).median * 1000 for part in parts} for name in telling}
     rows = [(name, *(f"{of[part]:.0f}" for part in parts)) for name, of in found.items()]

@@ -1,6 +1,6 @@
 """RocksDB beside the upsert state: the store in which Materialize keeps its own.
 
-It is taken as it is fastest from Python: keys and rows are bytes before the clock starts, rows come back as bytes and
+It is used in its fastest way from Python: keys and rows are bytes before the clock starts, rows come back as bytes and
 nothing reads them, no row has an order, and no batch is made durable. Its block cache is as large as DuckDB's memory,
 and it has a filter of ten bits for each key; what it reads beyond that comes from its files as well.
 """
@@ -29,7 +29,7 @@ def installed() -> bool:
 
 
 class Rocks:
-    """So many keys, each with a row of so many bytes."""
+    """A database of `size` keys, each with a row of `row` bytes."""
 
     def __init__(self, path: Path, size: int, row: int, memory: int) -> None:
         self._rocksdict: Any = import_module("rocksdict")
@@ -48,7 +48,7 @@ class Rocks:
         self._db.flush()
 
     def batch(self, wanted: Keys, random: np.random.Generator, parts: tuple[str, ...]) -> Run:
-        """These keys are looked up and written."""
+        """Looks these keys up, then writes them."""
         count = len(wanted)
         keys, rows = _pieces(wanted), self._rows(count, random)
         began = clocks()

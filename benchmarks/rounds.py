@@ -18,7 +18,7 @@ LOOK: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One contender's one go: how many rows, in how long, and where the time went as far as it says so."""
+    """One run of one contender: how many rows, in how many seconds, and where the time went as far as it tells."""
 
     rows: int
     seconds: float
@@ -56,12 +56,12 @@ class Results:
         return Spread.of([run.speed for run in self.runs[name]])
 
     def ratio(self, name: str, to: str) -> Spread:
-        """How many times as fast as the other, round by round."""
+        """How many times as fast the one was as the other, round by round."""
         pairs = zip(self.runs[name], self.runs[to], strict=True)
         return Spread.of([run.speed / other.speed for run, other in pairs])
 
     def part(self, name: str, part: str) -> Spread:
-        """Seconds."""
+        """How many seconds this part of the runs took."""
         return Spread.of([run.parts[part] for run in self.runs[name]])
 
 
@@ -84,11 +84,11 @@ class Rounds:
     count: int
     patience: float = 0.0
     warm_up: int = 1
-    """Rounds before that do not count."""
+    """How many rounds come first that do not count."""
 
 
 def take_turns(contenders: Mapping[str, Contender], rounds: Rounds) -> Results:
-    """Every contender once a round, forwards and backwards in turn."""
+    """Runs every contender once a round, forwards and backwards in turn."""
     runs: dict[str, list[Run]] = {name: [] for name in contenders}
     for number in range(rounds.warm_up + rounds.count):
         turns = list(contenders.items())

@@ -67,7 +67,7 @@ OF_ONE_READER: Final = (batch(1), *(ours(1, mode) for mode in AGAINST_OTHERS))
 
 
 def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
-    """Of rows that are quickly read: three integers and a text."""
+    """Measures rows that are quickly read: three integers and a text."""
     count = bed.fill(rows or ROWS)
     contenders: dict[str, Contender] = {}
     comparisons: list[Comparison] = []
@@ -87,21 +87,21 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
 
 
 def run_orders(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
-    """Of rows that the server and the readers have to work on more: numeric, uuid, timestamps, nulls."""
+    """Measures rows on which the server and the readers have to work more: numeric, uuid, timestamps, nulls."""
     count = bed.fill_orders(rows or ORDERS_ROWS)
     source = _Source(bed, ORDERS, "order_id", count)
     yield from _compared(source, rounds, f"{count} rows of {ORDERS}, ten columns of eight types")
 
 
 def run_vectors(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
-    """Of rows that are mostly an array of numbers."""
+    """Measures rows that are mostly an array of numbers."""
     count = bed.fill_passages(rows or PASSAGES_ROWS)
     source = _Source(bed, PASSAGES, "id", count)
     yield from _compared(source, rounds, f"{count} rows of {PASSAGES}, with vectors of {VECTOR_LENGTH} real")
 
 
 def run_wide(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
-    """Of rows of very many columns."""
+    """Measures rows of very many columns."""
     count = bed.fill_wide(rows or WIDE_ROWS)
     source = _Source(bed, WIDE, "id", count)
     yield from _compared(source, rounds, f"{count} rows of {WIDE}, {WIDE_COLUMNS + 1} columns of integers")
@@ -125,7 +125,7 @@ def _compared(
     further: Sequence[Comparison] = (),
     notes: Sequence[str] = (),
 ) -> Iterator[Table]:
-    """Ours beside COPY, JDBC and others, in turn."""
+    """Measures ours beside COPY, JDBC and others, which take turns."""
     command = f"COPY {source.table} TO STDOUT (FORMAT binary)"
     contenders: dict[str, Contender] = {COPY: partial(source.bed.psql, command, source.count)}
     comparisons = [Comparison(name, COPY, AT_LEAST_COPY) for name in OF_ONE_READER]
@@ -172,7 +172,7 @@ def _backfill(source: _Source, mode: str, readers: int) -> Run:
 
 
 def _read(source: _Source, readers: int) -> Run:
-    """The table as a batch, as Spark's JDBC source reads it: without a stream's columns, staging and offsets."""
+    """Reads the table as a batch, as Spark's JDBC source does: without a stream's columns, staging and offsets."""
     options = {**source.bed.database.options, "dbtable": source.table, "numPartitions": str(readers)}
     frame = source.bed.spark.read.format("backfill").options(**options).load()
     began = time.perf_counter()

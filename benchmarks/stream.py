@@ -23,8 +23,8 @@ WALL: Final = "wall"
 def drain(spark: SparkSession, options: Mapping[str, str], checkpoint: Path) -> Run:
     """Reads all there is into the noop sink.
 
-    Its time is that of the batches from asking for an offset to the entry in the commit log. Not in it: the start
-    of the query, which imports pyspark in a new Python process; that is in the part `wall`.
+    The run's time is that of the batches, from asking for an offset to the entry in the commit log. The start of the
+    query, which imports pyspark in a new Python process, is not in it, but in the part `wall`.
     """
     frame = spark.readStream.format("backfill").options(**options).load()
     began = time.perf_counter()

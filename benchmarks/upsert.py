@@ -1,6 +1,6 @@
 """What a batch costs in an upsert state: keys looked up and written a second, by how many the state holds.
 
-Rows are like pgbench's accounts, with a filler that hardly packs. A batch asks for the entries of its keys and then
+Rows are like pgbench's accounts, with a filler that hardly compresses. A batch asks for the entries of its keys, then
 writes new ones. Its keys lie anywhere in the state, or among the newest: as with a table whose recent rows are those
 that change. DuckDB has `MEMORY` for each state; what it reads beyond that comes from the file, which the system may
 still have in its own memory. `--rows 50000000` measures 1, 10 and 50 million keys; it takes 5 GB of disk, and as much
@@ -31,7 +31,7 @@ from benchmarks.rounds import Rounds, Run, clocks, take_turns
 
 ROWS = 10_000_000
 PARTS_OF_ROWS = (50, 5, 1)
-"""What the largest state is divided by for the size of each."""
+"""The sizes of the states: that of the largest, divided by each of these."""
 
 BATCH = 100_000
 NEWEST = 4 * BATCH
@@ -41,12 +41,12 @@ LONG_ROWS = 50_000
 LONG_BATCH = 1_000
 HOT_ROWS = 20_000
 HOT_BEFORE = 200
-"""How often rows were written before that are written again and again: four million of them in all."""
+"""How often the rows that are written again and again were written before: four million rows in all."""
 
 MEMORY_BYTES = 512_000_000
 MEMORY = f"{MEMORY_BYTES // 1_000_000}MB"
 ROW_BYTES = 100
-"""About what a row of `FILLER` has."""
+"""About how many bytes a row with `FILLER` has."""
 
 PARTS = ("get", "get: processor", "put", "put: processor")
 AT_LEAST = 0.5
@@ -72,7 +72,7 @@ class Filler:
         return f"{'lists' if self.numbers else 'texts'} of {self.size:,} bytes"
 
     def drawn(self, random: np.random.Generator, count: int) -> pa.Array[Any]:
-        """So many of them, which hardly pack."""
+        """So many fillers, which hardly compress."""
         each = self.size // 8 if self.numbers else self.size
         ends = np.arange(0, count * each + 1, each).astype(np.int32)
         if self.numbers:
@@ -192,7 +192,7 @@ def _rocks_batch(rocks: Rocks, orders: Iterator[int], among: range) -> Run:
 
 
 def _drawn(random: np.random.Generator, among: range, count: int) -> Keys:
-    """So many keys that differ, in no order."""
+    """So many different keys, in no order."""
     if count == len(among):
         return random.permutation(np.arange(among.start, among.stop))
     keys = np.unique(random.integers(among.start, among.stop, count * 2))
