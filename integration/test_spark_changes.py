@@ -309,7 +309,9 @@ def test_a_slot_that_is_not_the_right_one_is_said_to_be_so_before_its_publicatio
     refused(there_is_none)
     refused(there_is_none, publicationName="p")
     database.execute(make, [SLOT, "test_decoding"])
-    refused("^replication slot kept exists and uses test_decoding; choose another slotName$")
+    refused(
+        "^replication slot kept exists and uses test_decoding and not pgoutput; choose another slotName, or drop it"
+    )
     database.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
     database.execute(make, [SLOT, "pgoutput"])
     refused(
