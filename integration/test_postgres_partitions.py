@@ -14,6 +14,7 @@ from backfill.upstream.postgres.tables.size import read_size
 from backfill.vnode import KeyRange
 from integration.database import Database
 from integration.described import PARTITIONED, Session, described, key_of, refusal
+from integration.fixtures.streams import StartStream
 from integration.versions import require_before
 from integration.waiting import eventually
 
@@ -131,3 +132,30 @@ def test_an_unlogged_partitioned_table_has_to_be_made_again(session: Session, da
 
 def test_a_partition_that_logs_whole_rows_logs_any_key(session: Session) -> None:
     assert key_of(described(session, f"{PARTITIONED} ALTER TABLE t_a REPLICA IDENTITY FULL")) == ["r", "id"]
+
+
+TENANTS = """
+    CREATE TABLE t (tenant int, day int, id int, v text DEFAULT 'v', PRIMARY KEY ({key})) PARTITION BY RANGE ({by});
+    CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (1, MINVALUE) TO (1, MAXVALUE);
+    CREATE TABLE t_3 PARTITION OF t FOR VALUES FROM (3, MINVALUE) TO (3, MAXVALUE);
+    CREATE TABLE t_others PARTITION OF t DEFAULT;
+    INSERT INTO t (tenant, day, id)
+    SELECT tenant, day, day * 100 + id FROM generate_series(0, 4) tenant, generate_series(1, 9) day,
+                                            generate_series(1, 20) id;
+    ANALYZE t
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "by"), [("tenant, id", "tenant, id"), ("tenant, day, id", "tenant, day")], ids=["two", "three"]
+)
+@pytest.mark.parametrize("rows", [50, 400])
+def test_all_rows_of_a_default_partition_come(
+    database: Database, start_stream: StartStream, key: str, by: str, rows: int
+) -> None:
+    """The server passes over it by mistake where rows of one tenant alone are asked for."""
+    database.execute(TENANTS.format(key=key, by=by))
+    run = start_stream("t", key=tuple(key.split(", ")), maxRowsPerTrigger=str(rows), vnodeCount="16")
+    run.batch()
+    database.execute("UPDATE t SET v = 'w' WHERE id % 7 = 0")
+    run.finish()

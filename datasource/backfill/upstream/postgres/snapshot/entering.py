@@ -29,6 +29,7 @@ from backfill.upstream.postgres.session.connection import Cursor, together
 from backfill.upstream.postgres.session.failures import about_snapshot, translating
 from backfill.upstream.postgres.snapshot.files import Files, files_of
 from backfill.upstream.postgres.snapshot.passed_over import require_all_found, shape_of
+from backfill.upstream.postgres.snapshot.plans import past_no_default
 from backfill.upstream.postgres.tables.columns import (
     DEFINITIONS,
     names_of,
@@ -139,7 +140,9 @@ def enter_pinned(cursor: Cursor, carry_out: Callable[[str], object], table: Keye
 
 
 def _lock(table: KeyedTable) -> str:
-    return table.lock.as_string(None)
+    """Locks the table; and has the server look in all partitions that have rows."""
+    statements = [table.lock, past_no_default(table)] if table.partitioned else [table.lock]
+    return together(*(statement.as_string(None) for statement in statements))
 
 
 def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:

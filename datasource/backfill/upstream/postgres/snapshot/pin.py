@@ -18,7 +18,7 @@ from backfill.upstream.postgres.session.failures import translating
 from backfill.upstream.postgres.session.server import require_primary_again
 from backfill.upstream.postgres.snapshot.entering import BEGIN, Token, require_same_files, require_same_state
 from backfill.upstream.postgres.snapshot.files import files_of
-from backfill.upstream.postgres.snapshot.plans import better_by_bitmap
+from backfill.upstream.postgres.snapshot.plans import better_by_bitmap, past_no_default
 from backfill.upstream.postgres.tables.ranges import KeyedTable
 
 
@@ -113,9 +113,11 @@ class ExportingSession:
 
 @contextmanager
 def _locked(session: Session, table: KeyedTable) -> Iterator[None]:
-    """Locks the table for the body only: what is locked after a savepoint is let go with it."""
+    """Locks the table for the body only: what is locked, or set, after a savepoint is let go with it."""
     session.execute("SAVEPOINT looking")
     session.execute(table.lock)
+    if table.partitioned:
+        session.execute(past_no_default(table))
     yield
     session.execute("ROLLBACK TO SAVEPOINT looking")
     session.execute("RELEASE SAVEPOINT looking")

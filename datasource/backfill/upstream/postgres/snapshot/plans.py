@@ -19,6 +19,7 @@ from typing import Final, LiteralString
 
 from psycopg import sql
 
+from backfill.upstream.postgres.tables.partitions import with_partitions
 from backfill.upstream.postgres.tables.ranges import KeyedTable
 
 SORT_MEMORY: Final = "64MB"
@@ -80,7 +81,9 @@ _OR_BITMAP: Final = {
 IN_ONE_PROCESS: Final = _set(**_ALONE)
 """For a transaction that reads ranges in any order: several readers share the work already."""
 
-EACH_BY_INDEX: Final = _set(**_ALONE, enable_seqscan=_OFF, enable_hashjoin=_OFF, enable_mergejoin=_OFF)
+EACH_BY_INDEX: Final = _set(
+    **_ALONE, enable_seqscan=_OFF, enable_hashjoin=_OFF, enable_mergejoin=_OFF, enable_partition_pruning=_ON
+)
 """For a transaction that looks up rows by their keys in a partitioned table. The planner expects each key to be looked
 for in all partitions, though it is in one, and would rather read all of them.
 """
@@ -100,6 +103,21 @@ _NO_INDEX_ALONE: Final = _set(**{**_OR_BITMAP, "enable_indexonlyscan": _OFF})
 _IN_KEY_ORDER: Final = _set(
     **{**_OR_BITMAP, "enable_sort": f"CASE WHEN {_ROOM_TO_SORT} AND {{served}} THEN {_ON} ELSE {_OFF} END"}
 )
+
+
+def past_no_default(table: KeyedTable) -> sql.Composed:
+    """For a transaction that asks for ranges of a partitioned table's keys.
+
+    The server wrongly prunes the default partition of a table that is partitioned by ranges of several columns, where
+    the ends of a range are equal in the first of these columns and differ in the next (found with 15.18 and 18.6, for
+    bounds such as `FROM (1, MINVALUE) TO (1, MAXVALUE)`): its rows are missing then. So there nothing is pruned.
+    """
+    return sql.SQL(
+        f"{with_partitions('pg_catalog.to_regclass({name})')} "
+        "SELECT pg_catalog.set_config('enable_partition_pruning', 'off', true) "
+        "FROM partitions JOIN pg_catalog.pg_partitioned_table ON partrelid = relid "
+        "WHERE partstrat = 'r' AND partnatts > 1::int2 AND partdefid <> 0::oid LIMIT 1"
+    ).format(name=sql.Literal(table.name.quoted()))
 
 
 def no_index_alone(table: KeyedTable) -> sql.Composed:
