@@ -301,3 +301,25 @@ def test_rows_are_looked_up_in_a_target_of_many_partitions(
     )
     eventually(lambda: database.execute(query)[0][0] == 100_001 + rows)  # A session tells of its rows when it ends.
     assert database.execute(query) == [(100_001 + rows, 0)]
+
+
+@pytest.mark.parametrize(("rows", "joins"), [(300_000, "off"), (1000, "on")], ids=["large", "small"])
+@pytest.mark.parametrize(("change", "unchanged"), [("delete", []), ("update_postimage", ["w"])])
+def test_a_partitioned_target_that_is_small_beside_the_batch_is_joined_to_it(
+    database: Database, tmp_path: Path, change: str, unchanged: list[str], rows: int, joins: str
+) -> None:
+    """Else the server might compare each row of the one with each of the other."""
+    database.execute("CREATE TABLE copy (id bigint PRIMARY KEY, v text, w text) PARTITION BY HASH (id)")
+    for number in range(10):
+        database.execute(
+            f"CREATE TABLE copy_{number} PARTITION OF copy FOR VALUES WITH (MODULUS 10, REMAINDER {number})"
+        )
+    database.execute(f"INSERT INTO copy SELECT i, 'v', 'w' FROM generate_series(1, {rows}) i; ANALYZE copy")
+    database.execute(
+        "CREATE TABLE seen (joins text, jit text); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "INSERT INTO seen VALUES (current_setting('enable_hashjoin'), current_setting('jit')); RETURN NULL; END $$;"
+        "CREATE TRIGGER note AFTER DELETE OR UPDATE ON copy EXECUTE FUNCTION note()"
+    )
+    some = ({"id": number, "v": None, "w": None, "_change_type": change} for number in range(1, 1001))
+    sink(database, tmp_path)(batch_of(*(row | {"_unchanged_columns": unchanged} for row in some)), 0)
+    assert database.execute("SELECT DISTINCT joins, jit FROM seen") == [(joins, "off")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import adbc_driver_manager
 import pyarrow as pa
@@ -18,6 +18,7 @@ from backfill.sinks.postgres.target import Target, composed, execute
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
 from backfill.upstream.postgres.session.connection import one_row, together
 from backfill.upstream.postgres.tables.money import DECIMALS_OF_C, own_locale
+from backfill.upstream.postgres.tables.partitions import with_partitions
 
 _STAGED: Final = "backfill_batch"
 
@@ -27,8 +28,11 @@ _NOT_MADE: Final = re.compile(r"Failed to create table: ERROR: *(?!canceling | |
 _ANALYZED: Final = 1000
 """From how many rows on a batch is analyzed: fewer are looked up by the key's index anyway."""
 
-_ROW_BY_ROW: Final = ("enable_hashjoin", "enable_mergejoin", "jit")
-"""Settings without which the server finds the target's rows one by one, by the key's index, and compiles nothing."""
+_JOINS: Final = ("enable_hashjoin", "enable_mergejoin")
+"""Settings without which the server finds the target's rows one by one, by the key's index."""
+
+_READ_AS_FAST: Final = 2048
+"""How many bytes of the target are read from end to end in about the time in which one row is found."""
 
 MOST_COLUMNS: Final = 1600
 """How many columns a table of PostgreSQL may have."""
@@ -160,15 +164,17 @@ class _Staged:
         joined = self.last.deleted.any() or self.last.kept
         if joined:
             self._analyze()
-            self._set_joins("off")
+            if self.target.partitioned:
+                self._find_one_by_one()
         if self.last.deleted.any():
             self._leave("DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}")
         if not self.last.deleted.all():
             self._require_unrounded()
             self._require_kept()
             self._upsert()
-        if joined:
-            self._set_joins("DEFAULT")
+        if joined and self.target.partitioned:
+            for name in (*_JOINS, "jit"):
+                self._leave(f"SET LOCAL {name} TO DEFAULT")
         self._leave("DROP TABLE {staged}")
         return self.left
 
@@ -181,14 +187,21 @@ class _Staged:
             names = [DELETED, *(column_name(at) for at, name in enumerate(self.values) if name in self.key)]
             self._leave("ANALYZE {staged} ({looked_at})", looked_at=sql.SQL(", ").join(map(sql.Identifier, names)))
 
-    def _set_joins(self, value: Literal["off", "DEFAULT"]) -> None:
-        """Sets `_ROW_BY_ROW` for a partitioned target. There the server expects to look for each row in all partitions,
-        though it is in one: for some rows that are deleted it would rather read the target from end to end, or spend
-        seconds on compiling what it looks for in each partition.
+    def _find_one_by_one(self) -> None:
+        """Sets `_JOINS` and jit for a partitioned target. There the server expects to look for each row in all
+        partitions, though it is in one: for some rows that are deleted it would rather read the target from end to end,
+        or spend seconds on compiling what it looks for in each partition. A target that is small beside the batch is
+        better read, though.
         """
-        if self.target.partitioned:
-            for name in _ROW_BY_ROW:
-                self._leave(f"SET LOCAL {name} TO {value}")
+        sought = self.last.rows.num_rows if self.last.kept else self.last.deleted.sum()
+        self._leave("SET LOCAL jit TO off")
+        self._leave(
+            with_partitions("{oid}") + "SELECT {off} FROM partitions "
+            "HAVING pg_catalog.sum(pg_catalog.pg_relation_size(relid)) > {size}::numeric",
+            oid=sql.Literal(self.target.oid),
+            off=sql.SQL(", ").join(sql.SQL(f"pg_catalog.set_config('{name}', 'off', true)") for name in _JOINS),
+            size=sql.Literal(int(sought) * _READ_AS_FAST),
+        )
 
     def _leave(self, statement: str, **further: sql.Composable) -> None:
         self.left.append(composed(statement, **self._parts, **further))
