@@ -142,9 +142,11 @@ IN_TENANTS = (
         ("1", "i", True),
         ("CASE WHEN i % 20 = 0 THEN i ELSE 1 END", "1, i", True),
         ("1", "md5(i::text)", False),
+        ("CASE WHEN i % 4 = 0 THEN 2 ELSE 1 END", "1, i", True),
+        ("CASE WHEN i % 4 = 0 THEN 2 ELSE 1 END", "1, md5(i::text)", False),
         ("i / 1000", "i", False),
     ],
-    ids=["one", "one that has nearly all", "one whose rows lie in order", "small ones"],
+    ids=["one", "one that has nearly all", "one in order", "one of two", "one of two in order", "small ones"],
 )
 def test_rows_of_a_large_tenant_may_lie_in_another_order_than_their_keys(
     tenant: str, order: str, scattered: bool, database: Database
