@@ -216,7 +216,8 @@ class Upstream(Protocol):
         `ahead` are positions of later states than that at `after`, of which the sink may have something already.
 
         Returns the bookmark to go on with: another one where the stream is to go on although changes were lost, because
-        the old one would find the loss again; or where the old one notes other columns than the table has now.
+        the old one would find the loss again; or where the old one does not note how the table, and what publishes it,
+        are now. Attached to again, that one is returned as it is, unless something has changed.
 
         Raises DataLossError where changes after `after` are gone, or the log is not the one the bookmark names, or has
         not come as far as `ahead`.

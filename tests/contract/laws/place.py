@@ -46,7 +46,9 @@ class PlaceLaws:
         laboratory.write(delete(laboratory.keys[0]))
         upstream = reopened(laboratory, epoch)
         bookmark = upstream.bookmark(STREAM)
-        assert upstream.attach(bookmark, epoch) == bookmark
+        found = upstream.attach(bookmark, epoch)
+        assert set(bookmark) <= set(found)
+        assert upstream.attach(found, epoch) == found
         later = pinned(upstream, epoch).epoch
         assert [commit.writes for commit in commits(upstream, epoch, later)] == [(Write(laboratory.keys[0], None),)]
 
