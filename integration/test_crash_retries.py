@@ -22,7 +22,7 @@ from integration.writers import BIGINT, TABLE
 SIZE = 300
 
 FEWEST = 20
-"""Rows for a reader of its own, unless they are a vnode by themselves, as the sample may leave the last one."""
+"""The fewest rows that get a reader of their own, unless a whole vnode has fewer, as the last one may."""
 
 
 def planned(database: Database, run: StreamRun) -> list[Part]:
@@ -84,7 +84,7 @@ def test_an_attempt_that_is_overtaken_by_another_has_the_same_rows(
     plain = BatchFiles.require_shared
 
     def overtaken(files: BatchFiles) -> None:
-        """Between finding that its chunk is not staged, and reading it."""
+        """Lets another attempt read all chunks after this one found its chunk not staged, and before it reads it."""
         plain(files)
         monkeypatch.setattr(BatchFiles, "require_shared", plain)
         first.extend(run.read_part(part) for part in parts)
@@ -114,13 +114,11 @@ def test_a_sink_that_takes_single_rows_gets_none_that_another_attempt_would_not_
 
 
 def left_over(database: Database, run: StreamRun, monkeypatch: pytest.MonkeyPatch) -> list[Iterator[list[Row]]]:
-    """Tasks amid their chunks, of a driver whose process that plans batches has died by itself. The next driver's is
-    another one.
-    """
+    """Tasks in the middle of their chunks, left by a driver whose planning process died alone; the next has another."""
     monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.BATCH_BYTES", 100)
-    monkeypatch.setattr("backfill.handoff.read_ahead", iter)  # Which could be at a chunk's end by now.
+    monkeypatch.setattr("backfill.handoff.read_ahead", iter)  # Reading ahead could be at a chunk's end by now.
     parts = [part for part in planned(database, run) if isinstance(part, SnapshotPart)]
-    # Of a row or two the chunk would be staged when the first is passed on.
+    # A chunk of a row or two would be staged when its first row is passed on.
     readers = [run.batches_of(part) for part in parts if part.split.row_count >= FEWEST]
     assert readers
     for reader in readers:
@@ -132,7 +130,7 @@ def left_over(database: Database, run: StreamRun, monkeypatch: pytest.MonkeyPatc
 def test_a_driver_that_was_followed_by_another_has_no_chunk_that_the_other_reads_as_well(
     database: Database, run: StreamRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of another state: were its sink to have that, it would lack the changes between the two."""
+    """The other reads at another state: a sink that had the first chunk would lack the changes between the two."""
     readers = left_over(database, run, monkeypatch)
     rows = run.read()
     for reader in readers:
@@ -152,7 +150,7 @@ def test_a_chunk_that_a_driver_before_had_when_the_next_one_planned_its_batch_is
     plain = PostgresUpstream.repin
 
     def repin(upstream: PostgresUpstream, after: Epoch) -> Pin:
-        """Between finding that the chunks are not staged, and planning them anew."""
+        """Reads the rest of the chunks after they were found not staged, and before they are planned anew."""
         rest.extend(row for reader in staged for rows in reader for row in rows)
         return plain(upstream, after)
 

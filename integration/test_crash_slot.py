@@ -118,7 +118,7 @@ def restart_lsn(run: StreamRun) -> int:
 
 
 def busy(database: Database, megabytes: int) -> None:
-    """Others write to another table; and as every few seconds, the server notes down which transactions run."""
+    """Writes to another table, and has the server log which transactions run, as it does every few seconds."""
     for _ in range(megabytes):
         database.execute("INSERT INTO other SELECT i FROM generate_series(1, 16000) i")
     database.execute("CHECKPOINT")
@@ -185,7 +185,7 @@ def test_nothing_is_acknowledged_before_it_is_committed(database: Database, star
 def test_a_prepared_transaction_that_the_slot_waits_for_is_named(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has no process whose number could be said."""
+    """It has no process whose number could be named."""
     monkeypatch.setattr("backfill.upstream.postgres.replication.blockers.SAY_AFTER", 0.05)
     BIGINT.create(database, SIZE, identity="DEFAULT")
     gid = f"{database.name} it's"

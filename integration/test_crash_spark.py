@@ -73,7 +73,7 @@ def test_all_of_spark_dies_at_one_step_after_the_other(
 def test_single_processes_of_spark_and_the_database_die(
     start_postgres: Callable[[], LocalServer], start_lives: StartSpark, rng: Random, tmp_path: Path
 ) -> None:
-    """And nothing that is said of all this, in the log or by an error, names the password."""
+    """Nothing that the log or an error says about all this names the password."""
     server = start_postgres()
     with temporary_database(server) as database:
         lives = start_lives(database, maxRowsPerTrigger="100", password=PASSWORD)

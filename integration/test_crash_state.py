@@ -53,7 +53,7 @@ def resumed(run: StreamRun) -> StreamRun:
 
 
 def require_both(history: list[tuple[int, list[Row]]], database: Database, sink: Sink) -> None:
-    """Two queries, one after the other, gave one sink all rows once."""
+    """Requires that two queries, one after the other, gave one sink all rows once."""
     fold = require_history(history, sink.key)
     assert fold.rows == rows_of(database, TABLE, BIGINT.select, sink.key)
 

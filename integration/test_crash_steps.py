@@ -1,4 +1,4 @@
-"""The driver is killed once at every step that has a name, and at each of them twice in a row; nothing is different.
+"""The driver is killed at every step that has a name, two or three times in a row at each; nothing is different.
 
 Writes of every kind happen while it is dead. What the sink holds at the end, and all that it ever got, is right; the
 slot is never beyond what was committed; a batch that was read twice had the same rows twice.
@@ -32,7 +32,7 @@ BY_READERS = ("chunk about to be read", "in the middle of a chunk", "chunk about
 
 
 def a_stream(database: Database, folder: Path, **options: str) -> Lives:
-    """Some thirty rows a batch, read by several readers."""
+    """A stream of some thirty rows a batch, read by several readers."""
     BIGINT.create(database, SIZE, identity="DEFAULT" if "changelog" in options else "FULL")
     options = {"vnodeCount": "3", "numPartitions": "3", "maxBytesPerTrigger": "3000", **options}
     settings = {**SMALL, "backfill.packing:INLINE_BYTES": 200}
@@ -40,7 +40,7 @@ def a_stream(database: Database, folder: Path, **options: str) -> Lives:
 
 
 def write(database: Database, number: int) -> None:
-    """Something of everything, over the whole table, with the sum of the balances as before."""
+    """Writes of every kind over the whole table, which leave the sum of the balances as it was."""
     last = f"(SELECT max(id) FROM {TABLE})"
     database.execute(
         f"""
@@ -68,7 +68,7 @@ def test_the_driver_dies_while_it_makes_the_stream(database: Database, tmp_path:
 
 
 def die_in_mid_backfill(lives: Lives, step: str, *, times: int) -> None:
-    """At this step, again and again, with writes before each death; at the end the sink is exact."""
+    """Kills the driver at this step again and again, after some writes each time; at the end the sink is exact."""
     lives.die_at(Strike("commit logged", action="group"), max_rows=MANY)
     for number in range(times):
         write(lives.database, number)
@@ -100,7 +100,7 @@ def test_the_driver_dies_while_it_keeps_the_last_rows(database: Database, tmp_pa
 
 
 def test_the_driver_dies_while_rows_are_taken_again(database: Database, tmp_path: Path) -> None:
-    """At one step after the other; no chunk is ever read later than its batch, so nothing is pinned again."""
+    """It dies at one step after the other; no chunk is ever read later than its batch, so nothing is pinned again."""
     lives = a_stream(database, tmp_path)
     lives.sink = replace(lives.sink, supersedes=True)
     lives.live(max_rows=MANY)
@@ -110,7 +110,7 @@ def test_the_driver_dies_while_rows_are_taken_again(database: Database, tmp_path
         write(database, 1 + number)
         barrier = lives.checkpoint.committed()
         assert isinstance(barrier, Barrier)
-        # Of what is left of a request, all but one chunk may have been staged; then a second is of the next one.
+        # All but one of the chunks left of a request may have been staged; then the second is of the next request.
         if not asked or (barrier.again is not None and asked[-1].startswith(f"request {barrier.again.request}:")):
             asked.append(ask_again(Path(lives.options["stateDir"]), None, None))
         lives.die_at(Strike(step, nth=1 if step.startswith("changes") else 2, action="group"), max_rows=MANY)

@@ -8,7 +8,7 @@ oracle.py        what must be true of such a sink, and of the slot, at any time 
 driver.py        a driver like Spark's, in a process of its own: offset log, commit log, readers; quick to start
 spark_driver.py  a real Spark with the same sink, in a process of its own
 lives.py         one stream over the lives and deaths of its drivers
-spark_lives.py   the same of whole Sparks
+spark_lives.py   the same for whole Sparks
 cluster.py       a Spark cluster of two hosts on one machine
 weather.py       a stream whose way to the database leads through a `Proxy`
 load.py          clients that write on while their server is killed

@@ -17,12 +17,12 @@ from integration.waiting import eventually
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 PATIENCE: Final = 180.0
-"""Seconds for what takes two where nobody else uses the machine."""
+"""Seconds for what takes two on an idle machine."""
 
 
 @contextmanager
 def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
-    """The master's url; a worker of one core on each host. `extra` is added to the environment of executors."""
+    """A worker of one core on each host; gives the master's url. `extra` is added to the environment of executors."""
     folder.mkdir()
     variables = {
         **os.environ,
@@ -47,7 +47,7 @@ def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
 
 @contextmanager
 def _running(folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str]) -> Iterator[None]:
-    """One of Spark's daemons, in the foreground, and gone with its executors at the end."""
+    """Runs one of Spark's daemons in the foreground; ends it with its executors."""
     folder.mkdir()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -2,8 +2,8 @@
 
 As with Spark there is a log of offsets, written before a batch is run, and a log of commits, written after the sink
 has it; a batch without a commit is run again first. Readers are processes of their own: a part whose reader died is
-given to another one. What Spark does not offer is that a driver starts within milliseconds: they are forked from a
-process that has everything imported.
+given to another one. Unlike with Spark a driver starts within milliseconds: drivers are forked from a process that has
+everything imported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SPARE_READERS: Final = 12
 IDLE: Final = 0.02
 
 QUICK: Final = RetryPolicy(first=0.01, most=0.2)
-"""As in production, only sooner."""
+"""What a stream does about transient errors here: as in production, only sooner."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Job:
     output: Path
     max_rows: int | None = None
     until_idle: bool = False
-    """Ends when nothing is left to read; otherwise it goes on until it is killed."""
+    """If set, the driver ends when nothing is left to read; otherwise it goes on until it is killed."""
 
     seed: int = 0
     budgets: tuple[int, ...] = field(default=())
-    """If any, each batch takes one of these instead of `max_rows`, by chance."""
+    """If there are any, each batch takes one of them by chance instead of `max_rows`."""
 
 
 class Log:
@@ -191,8 +191,8 @@ class Readers:
 
 
 def _bring_up(orders: Connection, places: list[Connection]) -> None:
-    """Forks the reader of the next place at each order, until nobody is left to give any."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whom a strike has killed is collected by the kernel
+    """Forks the reader of the next place at each order, until nobody is left to give orders."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects readers that a strike has killed
     while places:
         try:
             orders.recv()
@@ -267,7 +267,7 @@ def _run(job: Job) -> None:
     number = checkpoint.offsets.last()
     if number > checkpoint.commits.last():
         run_batch(number)
-    while os.getppid() == parent:  # nobody needs it after a test that was killed itself
+    while os.getppid() == parent:  # nobody needs a driver whose test was killed
         start = checkpoint.offset(number)
         budget = chance.choice(job.budgets) if job.budgets else job.max_rows
         end = stream.latest_offset(start, budget)

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 VARIABLE: Final = "BACKFILL_TEST_STEPS"
 
 Action = Literal["process", "group", "wait", "sleep"]
-"""SIGKILL to this process; SIGKILL to its process group; wait for ever to be killed; go on after some seconds."""
+"""SIGKILL this process; SIGKILL its process group; wait for ever to be killed; go on after some seconds."""
 
 Moment = Literal["before", "after", "yield", "move before", "move after"]
 
@@ -91,7 +91,7 @@ LAST_ROWS_STEPS: Final[Mapping[str, Step]] = {
 SINK_STEPS: Final = ("sink about to be written", "sink written", "commit logged")
 """Told by drivers: around the sink's transaction, and after the engine has logged the commit.
 
-With Spark the last one is not to be had; "state about to be written" comes soon after it.
+Spark does not tell of the last one; "state about to be written" comes soon after it.
 """
 
 _ALL: Final = {**STEPS, **LAST_ROWS_STEPS}
@@ -112,7 +112,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an application is to suffer: `settings` are "module:NAME" and the number it has instead of its own."""
+    """What an application is to suffer. `settings` are pairs of "module:NAME" and the number to set it to."""
 
     marks: str
     strikes: tuple[Strike, ...] = ()
@@ -136,7 +136,7 @@ _passed: dict[str, int] = {}
 
 
 def install(plan: Plan | None) -> None:
-    """From now on modules of the connector have their steps, also those that were imported before."""
+    """Gives modules of the connector their steps from now on, also those that were imported before."""
     global _plan  # noqa: PLW0603 - one plan for a process, as the steps are those of the process
     _plan = plan
     _passed.clear()
@@ -150,7 +150,7 @@ def install(plan: Plan | None) -> None:
 
 
 def reached(step: str) -> None:
-    """This process passes a step."""
+    """Notes that this process passes a step, and acts if one is to strike there."""
     plan = _plan
     if plan is None:
         return
@@ -283,7 +283,7 @@ _WRAPPERS: Final[Mapping[str, Callable[..., Callable[..., Any]]]] = {
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets others find the modules, and prepares those it was told to when they have been loaded."""
+    """Lets others find the modules, and prepares the named ones when they have been loaded."""
 
     def __init__(self, names: Iterable[str], plan: Plan) -> None:
         self._names = frozenset(names)

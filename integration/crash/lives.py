@@ -21,7 +21,7 @@ from integration.database import Database
 from integration.writers import TABLE, Shape
 
 PATIENCE: Final = 300.0
-"""Seconds for what takes one or two where nobody else uses the machine."""
+"""Seconds for what takes one or two on an idle machine."""
 
 KILLED: Final = -signal.SIGKILL
 
@@ -87,7 +87,7 @@ class Lives:
         budgets: tuple[int, ...] = (),
         seed: int = 0,
     ) -> None:
-        """A new driver, to be struck at these steps."""
+        """Starts a new driver, to be struck at these steps."""
         assert self._process is None, "a driver is alive"
         self._lives += 1
         marks = self.folder / "marks" / str(self._lives)
@@ -110,7 +110,7 @@ class Lives:
         self._process.start()
 
     def wait(self, seconds: float) -> int | None:
-        """How the driver ended: one of the statuses of `driver`, or KILLED; None if it lives on."""
+        """Waits for the driver; returns how it ended, a status of `driver` or KILLED, or None if it lives on."""
         assert self._process is not None
         self._process.join(seconds)
         status = self._process.exitcode
@@ -127,15 +127,15 @@ class Lives:
         return status
 
     def wait_a_little(self, seconds: float) -> int | None:
-        """As `wait`, and None as well where the driver has ended before."""
+        """Like `wait`, but also None where the driver has ended before."""
         return None if self._process is None else self.wait(seconds)
 
     def kill(self) -> int | None:
-        """SIGKILL to the driver and its readers, if it is still alive; how it ended."""
+        """Sends SIGKILL to the driver and its readers, if it is still alive; returns how it ended."""
         if self._process is None:
             return None
         pid = self._process.pid
-        # Of a process that has ended somebody else may have the number by now.
+        # The number of a process that has ended may be somebody else's by now.
         if pid is not None and self._process.is_alive():
             # It leads a group of its own, unless it is in its very first moments.
             with contextlib.suppress(ProcessLookupError):
@@ -144,7 +144,7 @@ class Lives:
         return self.wait(PATIENCE)
 
     def die_at(self, strike: Strike, **how: int | None) -> None:
-        """A life that ends at a step; fails if the step is never reached."""
+        """Runs a driver that is killed at a step; fails if it never reaches the step."""
         self.start(strike, **how)  # type: ignore[arg-type]  # `how` is max_rows
         status = self.wait(PATIENCE)
         if status is None:
@@ -154,7 +154,7 @@ class Lives:
         self.require_not_ahead()
 
     def live(self, *, max_rows: int | None = None) -> None:
-        """Lives without a death until nothing is left to read."""
+        """Runs drivers, none of which is killed, until nothing is left to read."""
         deadline = time.monotonic() + PATIENCE
         status: int | None = -1
         while status != FINISHED:
@@ -182,13 +182,13 @@ class Lives:
         return slot
 
     def require_not_ahead(self) -> None:
-        """The slot is not beyond the last commit in the log of commits."""
+        """Requires that the slot is not beyond the last commit in the log of commits."""
         committed = self.checkpoint.committed()
         if isinstance(committed, Barrier):
             oracle.require_not_ahead(self.database, self.slot, committed)
 
     def finish(self) -> None:
-        """Everything is read; the sink is the table, and its whole history is right."""
+        """Reads everything; requires that the sink equals the table and that its whole history is right."""
         self.live()
         oracle.require_exact(self.sink, self.database, TABLE, self.shape.select, full=self.full)
         self.require_not_ahead()

@@ -18,14 +18,14 @@ AGAIN: Final = 0.05
 """Seconds between two tries to reach a server that does not answer."""
 
 ENDED_BY_ANOTHER: Final = (psycopg.errors.UndefinedObject, psycopg.errors.ObjectNotInPrerequisiteState)
-"""What the slower of two gets that end the same prepared transaction: it is gone, or the other one has it in hand."""
+"""Errors for the slower of two that end one prepared transaction: it is gone, or the other has it in hand."""
 
 
 class Load(InThreads):
     """Two clients that commit often, and one with long transactions.
 
-    They keep the sum of all balances. About half of them do not wait for their commits to be flushed, so that some
-    of what they were told was committed goes with the server's next death.
+    They keep the sum of all balances. About half of them do not wait for their commits to be flushed, so that some of
+    what they believe committed is lost with the server's next death.
     """
 
     def __init__(self, database: Database, shape: Shape, size: int, random: Random, *, pause: float) -> None:
@@ -61,11 +61,11 @@ class Load(InThreads):
 
 
 def resolve_prepared(database: Database, random: Random) -> None:
-    """Ends what was prepared and lost its client with the server: nobody else would, and a new slot waits for it."""
+    """Ends prepared transactions that lost their clients: nobody else would, and a new slot waits for them."""
     with database.connect(autocommit=True) as connection:
         found = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()").fetchall()
         for (gid,) in found:
             end = sql.SQL(random.choice(["COMMIT PREPARED {}", "ROLLBACK PREPARED {}"]))
-            # Its client may be alive after all, and quicker.
+            # The client may be alive after all, and quicker.
             with contextlib.suppress(*ENDED_BY_ANOTHER):
                 connection.execute(end.format(sql.Literal(gid)))

@@ -19,7 +19,7 @@ from integration.fold import Fold
 def require_history(
     history: Sequence[tuple[int, list[Row]]], key: tuple[str, ...], *, full: bool = False, supersedes: bool = False
 ) -> Fold:
-    """No batch is missing, and I2 and I3 hold over all of them; returns what they come to."""
+    """Requires that no batch is missing, and that I2 and I3 hold over all of them; returns what they come to."""
     numbers = [number for number, _ in history]
     assert numbers == list(range(len(numbers))), f"batches are missing: {numbers}"
     fold = Fold(key, full, supersedes)
@@ -32,9 +32,9 @@ def require_history(
 
 
 def require_exact(sink: Sink, database: Database, table: str, select: str, *, full: bool = False) -> None:
-    """The sink is the table, by its history as by its copy, and whatever was read twice was the same twice.
+    """The sink's history must come to the table, its copy have as many rows, and what was read twice be the same.
 
-    `full`: all updates and deletes came with the whole row before them.
+    With `full`, all updates and deletes must have come with the whole row before them.
     """
     fold = require_history(sink.batches(), sink.key, full=full, supersedes=sink.supersedes)
     expected = rows_of(database, table, select, sink.key)
@@ -55,9 +55,9 @@ def rows_of(database: Database, table: str, select: str, key: tuple[str, ...]) -
 
 
 def require_constant_sum(sink: Sink, offsets: Sequence[Offset], constant: int) -> int:
-    """Once the backfill is over each batch ends at a consistent state, in which the balances have their sum.
+    """Requires that each batch after the backfill ends at a consistent state, in which the balances have their sum.
 
-    Except while some keys are ahead of the others, because their chunk was lost in a crash and read again later.
+    Excepted are batches while keys are ahead of others, because their chunk was lost in a crash and read later.
     `offsets` are the ends of the batches. Returns how many batches were looked at.
     """
     fold = Fold(sink.key, supersedes=sink.supersedes)
@@ -75,7 +75,7 @@ def require_constant_sum(sink: Sink, offsets: Sequence[Offset], constant: int) -
 
 
 def require_not_ahead(database: Database, slot: str, committed: Offset) -> None:
-    """The slot keeps everything behind what the engine has committed (I5)."""
+    """Requires that the slot keeps everything after what the engine has committed (I5)."""
     with database.connect(autocommit=True) as connection:
         confirmed = confirmed_lsn(connection, slot)
     if confirmed is None:

@@ -2,7 +2,7 @@
 
 A *request* is what the client says until the server speaks, an *answer* is what the server then says until the client
 speaks again. Faults can be set to strike at the n-th of them, so that a test can go through all round trips of an
-operation. A goodbye is none: sessions that were kept for a while say it at any time.
+operation. A goodbye does not count: sessions that were kept for a while say it at any time.
 
 Threads of this process do the work; all of them end with the `with` block.
 """
@@ -21,7 +21,7 @@ from typing import Final, Literal, Self, TypeAlias
 from integration.servers.local import free_port
 
 Kind = Literal["refused", "lost", "held", "slow"]
-"""Not done; done, but the answer was lost; done when the network comes back; done, in a while."""
+"""What becomes of a request: not done; done, but the answer is lost; done when the network comes back; done slowly."""
 
 CHUNK: Final = 1 << 16
 GOODBYE: Final = b"X\0\0\0\4"
@@ -48,7 +48,7 @@ class Proxy:
     """Listens on a port of 127.0.0.1 and forwards to a server."""
 
     def __init__(self, host: str, port: int, *, request: Callable[[bytes], bytes] = bytes) -> None:
-        """`request` is what becomes of what a client says."""
+        """`request` turns what a client says into what the server gets."""
         self._to = (host, port)
         self._request = request
         self._listener: socket.socket | None = None
@@ -69,10 +69,10 @@ class Proxy:
         """How many requests there have been so far."""
 
         self.connections = 0
-        """And how many connections."""
+        """How many connections there have been so far."""
 
         self.answered = 0
-        """And how many bytes of answers."""
+        """How many bytes of answers there have been so far."""
 
         while True:
             self.port = free_port()
@@ -83,14 +83,14 @@ class Proxy:
     # -- the network's weather -------------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Every connection ends at once; new ones are accepted."""
+        """Ends every connection at once; new ones are accepted."""
         with self._lock:
             links = list(self._links)
         for link in links:
             link.close()
 
     def refuse(self) -> None:
-        """Every connection ends, and new ones are refused."""
+        """Ends every connection, and refuses new ones."""
         with self._lock:
             listener, self._listener = self._listener, None
         if listener is not None:
@@ -101,15 +101,15 @@ class Proxy:
         self.cut()
 
     def hold(self) -> None:
-        """Connections stay and are accepted, and nothing comes through."""
+        """Lets nothing through; connections stay, and new ones are accepted."""
         self._flows.clear()
 
     def slow(self, speed: int) -> None:
-        """So many bytes a second come through, in each direction of each connection."""
+        """Lets `speed` bytes a second through, in each direction of each connection."""
         self._speed = speed
 
     def mend(self) -> None:
-        """All is well again; what was held comes through."""
+        """Makes all well again; what was held comes through."""
         self._speed = None
         self._flows.set()
         with self._lock:
@@ -117,7 +117,7 @@ class Proxy:
                 self._listen()
 
     def set(self, fault: Fault) -> None:
-        """The fault strikes when its time has come; it takes the place of one that has not struck."""
+        """Sets a fault to strike when its time comes, in place of one that has not struck."""
         with self._lock:
             self._fault, self._left = fault, fault.at
 
@@ -127,7 +127,7 @@ class Proxy:
         return self._fault is not None
 
     def calm(self) -> None:
-        """A fault that has not struck will not."""
+        """Takes back a fault that has not struck."""
         with self._lock:
             self._fault = None
 
@@ -186,7 +186,7 @@ class Proxy:
         target.sendall(data)
 
     def _passes(self, what: str) -> bool:
-        """Counts a request or an answer towards the fault that is set; whether it goes on its way."""
+        """Counts a request or an answer towards the fault that is set; returns whether it goes on its way."""
         with self._lock:
             self.requests += what == "request"
             fault = self._fault
@@ -241,7 +241,7 @@ class Proxy:
 
 
 class _Link:
-    """One connection of a client and ours to the server."""
+    """One connection of a client, and ours to the server for it."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server

@@ -101,7 +101,7 @@ class Sink:
             return dict(connection.execute("SELECT key, value FROM table_state").fetchall())
 
     def require_equal_attempts(self) -> int:
-        """All complete readings of a batch have the same rows (I4); returns how many there were beyond the first."""
+        """All complete readings of a batch must have the same rows (I4); returns how many were beyond the first."""
         with self._opened() as connection:
             found = connection.execute("SELECT batch, content FROM attempts ORDER BY number").fetchall()
         first: dict[int, pa.Table] = {}
@@ -122,7 +122,7 @@ class Sink:
 
 
 def require_same(batch: int, before: pa.Table, now: pa.Table) -> None:
-    """The rows of two readings of one batch, in whatever order readers gave them."""
+    """Requires the same rows of two readings of one batch, in whatever order readers gave them."""
     first, second = _sorted(before), _sorted(now)
     if first != second:
         only_first = [row for row in first if row not in second]

@@ -3,7 +3,7 @@
     python -m integration.crash.spark_driver JOB
 
 where JOB is the JSON of a `SparkJob`. The steps of `killing` are in the environment, so that the stream's runner and
-the Python workers have them as well. `lives.SparkLives` starts it.
+the Python workers have them as well. `spark_lives.SparkLives` starts it.
 """
 
 from __future__ import annotations

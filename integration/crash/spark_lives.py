@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PATIENCE: Final = 300.0
-"""Seconds for what takes ten where nobody else uses the machine."""
+"""Seconds for what takes ten on an idle machine."""
 
 QUICK: Final[Mapping[str, str]] = {
     "spark.master": "local[2,4]",
@@ -118,7 +118,7 @@ class SparkLives:
     def on_cluster(
         self, *strikes: Strike, spark: Mapping[str, str], trigger: Mapping[str, str | bool]
     ) -> Iterator[None]:
-        """A life on a cluster of two hosts, which ends with the block."""
+        """Runs a Spark on a cluster of two hosts; it is killed when the block ends."""
         marks = self.folder / "marks" / "cluster"
         marks.mkdir(parents=True)
         self._plan = Plan(str(marks), strikes, tuple(self.settings.items()))
@@ -135,7 +135,7 @@ class SparkLives:
         return struck(self._plan)
 
     def wait_for(self, steps: int) -> None:
-        """Until so many steps have struck."""
+        """Waits until so many steps have struck."""
         self._wait(lambda: len(self.struck) >= steps)
 
     def wait_for_commit(self, number: int) -> None:
@@ -154,13 +154,13 @@ class SparkLives:
         eventually(is_there, seconds=PATIENCE, told=lambda: f"Spark does not come there:\n{self.said()}")
 
     def kill(self) -> None:
-        """SIGKILL to the driver, the JVM, the stream's runner and all workers, as if at one instant."""
+        """Sends SIGKILL to the driver, the JVM, the stream's runner and all workers, as if at one instant."""
         process, self._process = self._process, None
         if process is not None:
             kill(process)
 
     def die_at(self, step: str, nth: int = 1) -> None:
-        """A life that ends at a step: whoever comes there waits, and all are killed."""
+        """Runs a Spark that is killed at a step: whoever comes there waits, and then all are killed."""
         self.start(Strike(step, nth, "wait"))
         try:
             self.wait_for(1)
