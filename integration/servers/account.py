@@ -32,11 +32,11 @@ class Account:
 
     @property
     def identity(self) -> Identity:
-        # Only root may name a user, be it its own.
+        # Only root may name a user, even its own.
         return {} if self.is_ours else {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def own(self, path: Path) -> None:
-        """Give `path` to this account; a link, and not what it leads to."""
+        """Gives `path` to this account; of a link the link itself, not what it leads to."""
         if not self.is_ours:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def running_server(environment: Mapping[str, str], local: LocalServers) -> Iterator[Server]:
     """The server named by BACKFILL_TEST_DSN; or one in Docker; or one of `local`.
 
-    BACKFILL_TEST_PG_BIN, which names the programs of a local one, makes Docker not be asked; BACKFILL_TEST_IMAGE makes
-    it the only one that is. What is named and cannot be had is an error; otherwise ServerError says why each of the
+    With BACKFILL_TEST_PG_BIN, which names the programs of a local one, Docker is not asked; with BACKFILL_TEST_IMAGE
+    only Docker is. Where what is named cannot be had, that is an error; otherwise ServerError says why each of the
     three cannot be had.
     """
     with ExitStack() as stack:

@@ -29,16 +29,16 @@ NAME = "en_US.utf8"
 """The locale, and the collation of that name that every database has."""
 
 MONETARY = "ja_JP.utf8"
-"""Compiled with the other one; a server that is not of our making need not have it."""
+"""Compiled together with NAME; a server that is not of our making need not have it."""
 
 SOURCES = {name: name.partition(".")[0] for name in (NAME, MONETARY)}
-"""Each one's definition."""
+"""The name of the definition of each locale."""
 
 DEFINITIONS = (Path("/usr/share/i18n"), Path(sys.prefix, "share", "i18n"))
-"""Where the package is, or has been unpacked to by `make setup` without the right to install it."""
+"""Where the package is installed, and where `make setup` unpacks it without the right to install it."""
 
 COMPILED = KEPT / "locales"
-"""What has been compiled from them."""
+"""Where the locales that were compiled from the definitions are kept."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ def compiled(source: str, definitions: Path) -> Path:
             )
             if not made.is_dir():
                 raise ServerError(f"localedef did not compile {source}: {done.stderr}")
-            with suppress(OSError):  # perhaps of another process, which has made it in the meantime
+            with suppress(OSError):  # another process may have made it in the meantime
                 made.rename(place)
     return place
 
 
 def _known() -> set[str]:
-    """Those of the locales that the machine has."""
+    """The locales of SOURCES that the machine has."""
     listed = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
     names = listed.lower().replace("utf-8", "utf8").split()
     return {name for name in SOURCES if name.lower() in names}

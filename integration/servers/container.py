@@ -26,16 +26,16 @@ PATIENCE = 120.0
 """Seconds until a container accepts connections: it makes its cluster first."""
 
 ASK = "from testcontainers.core.docker_client import DockerClient; DockerClient(timeout=10).client.ping()"
-"""Through testcontainers, which finds engines that the client library alone does not: those of a Docker context."""
+"""Asks through testcontainers, which also finds engines of a Docker context; the client library alone does not."""
 
 
 class ContainerServer(ExternalServer):
-    """The server in a container: that of somebody else, but its log is to be had."""
+    """The server in a container, used like one that somebody else runs, except that its log can be read."""
 
     def __init__(self, machine: DockerContainer) -> None:
         self._machine = machine
         host, port = machine.get_container_host_ip(), machine.get_exposed_port(5432)
-        # "localhost" is ::1 first, where an engine may give another port, and this one to another container.
+        # "localhost" is ::1 first, where an engine may give another port, and give this port to another container.
         address = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
         dsn = f"postgresql://postgres:{PASSWORD}@{address}/postgres"
         self._wait(dsn)
@@ -46,7 +46,7 @@ class ContainerServer(ExternalServer):
         return b"".join(self._machine.get_logs()).decode(errors="replace")
 
     def _wait(self, dsn: str) -> None:
-        """Until connections are accepted. While the image makes its cluster, it listens on a Unix socket only."""
+        """Waits until connections are accepted. While the image makes its cluster, it listens on a Unix socket only."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -64,8 +64,8 @@ class ContainerServer(ExternalServer):
 def refuse_without_engine() -> None:
     """Raises ServerError unless a Docker engine answers.
 
-    Asked by another process: the client library leaves a socket open when nobody answers, and our tests take
-    that warning for an error.
+    Another process asks, because the client library leaves a socket open when nobody answers, and our tests take the
+    warning about it for an error.
     """
     try:
         asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=120, check=False)
@@ -78,14 +78,14 @@ def refuse_without_engine() -> None:
 
 @contextmanager
 def container(environment: Mapping[str, str]) -> Iterator[ContainerServer]:
-    """A server in a container, which is removed also when this process is killed."""
+    """A server in a container, which is removed even when this process is killed."""
     refuse_without_engine()
-    # Only here: the library reads its configuration when it is imported.
+    # Imported only here, because the library reads its configuration when it is imported.
     from docker.errors import DockerException  # noqa: PLC0415
     from testcontainers.core.config import testcontainers_config  # noqa: PLC0415
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415
 
-    # Its own way to remove what is left is another image, which wants the engine's socket for itself.
+    # Its own way to remove what is left is another container, which wants the engine's socket for itself.
     testcontainers_config.ryuk_disabled = True
     image = environment.get(IMAGE, DEFAULT_IMAGE)
     arguments = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
@@ -96,7 +96,7 @@ def container(environment: Mapping[str, str]) -> Iterator[ContainerServer]:
         stack.callback(machine.stop)
         try:
             server = ContainerServer(machine.start())
-        # What the client library, a connection to the engine, and testcontainers raise.
+        # The errors of the client library, of a connection to the engine, and of testcontainers.
         except (DockerException, OSError, RuntimeError, ServerError) as error:
             raise ServerError(f"no container of {image}: {error}") from error
         yield server

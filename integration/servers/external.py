@@ -17,7 +17,7 @@ DSN = "BACKFILL_TEST_DSN"
 
 
 class ExternalServer:
-    """Reached through a connection string of its role that may do everything.
+    """A server that is reached through the connection string of a role that may do everything.
 
     Raises ServerError if it cannot be reached, or cannot decode logically.
     """

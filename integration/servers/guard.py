@@ -1,8 +1,8 @@
 """The program that removes a sandbox: waits for its standard input to end, then clears up.
 
-The other end of that pipe is held by the process the sandbox belongs to, so the end comes when that process closes
-it and just as well when it is killed. Processes are found by their working folder, which every process in a
-sandbox has inside it: a PostgreSQL in mid-start, its backends after the postmaster's death, an initdb.
+The process that the sandbox belongs to holds the other end of that pipe, so the input ends when that process closes it,
+and also when it is killed. Processes are found by their working folder, which every process in a sandbox has inside it:
+a PostgreSQL in mid-start, its backends after the postmaster's death, an initdb.
 
     python guard.py FOLDER UID GID
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GRACE = 60.0
-"""Seconds that a server is given to shut down by itself, and then the kernel to end what was killed."""
+"""Seconds for a server to shut down by itself, and then as many for the kernel to end what was killed."""
 
 IPC_RMID = 0
 
@@ -61,7 +61,7 @@ def shared_memory(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def acting_as(uid: int, gid: int) -> Iterator[None]:
-    """Root inside a container may not see the working folder of another account's process; its owner may."""
+    """Acts as this account: root in a container may not see the working folder of another account's process."""
     us = os.geteuid(), os.getegid()
     os.setegid(gid)
     os.seteuid(uid)
@@ -73,7 +73,7 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
 
 
 def clear(folder: Path, uid: int, gid: int) -> int:
-    """End everything in the folder, then remove it; 0 if nothing is left."""
+    """Ends everything in the folder, then removes it; returns 0 if nothing is left."""
     with acting_as(uid, gid):
         # SIGQUIT is PostgreSQL's immediate shutdown: quick, and it gives back its shared memory.
         end_all(folder, signal.SIGQUIT)

@@ -33,7 +33,7 @@ PORTS = range(20_000, 30_000)
 
 
 def own_ports(environment: Mapping[str, str]) -> range:
-    """Of processes that share the tests each has ports of its own, so that a stopped server finds its one free."""
+    """The ports of this process alone among those that share the tests: a stopped server finds its port free again."""
     worker = environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     workers = environment.get("PYTEST_XDIST_WORKER_COUNT", "1")
     return PORTS[int(worker) :: int(workers)]
@@ -49,7 +49,7 @@ def _in_any_order() -> Iterator[int]:
 def free_port() -> int:
     """A port that nobody listens on now; somebody may by the time it is used.
 
-    This process gets none twice: what still has a connection to the server before would take the next for that one.
+    This process gets no port twice: a client of the earlier server would take the next one for it.
     """
     for port in _in_any_order():
         with socket.socket() as probe:
@@ -124,7 +124,7 @@ class LocalServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the postmaster; None if the server does not run."""
+        """The number of the postmaster; None if the server does not run."""
         return self._postmaster.pid
 
     def bin(self, name: str) -> Path:
@@ -188,7 +188,7 @@ class LocalServers:
         self._environment = environment
         self._site: Site | None = None
         self._servers: list[LocalServer] = []
-        self._names = map(str, itertools.count(1))  # one that could not be made keeps its folder
+        self._names = map(str, itertools.count(1))  # a server that could not be made keeps its folder
 
     def start(self, settings: Mapping[str, str] | None = None) -> LocalServer:
         """A fresh server with a system identifier of its own; `settings` are added to the usual ones."""

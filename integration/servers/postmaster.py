@@ -46,7 +46,7 @@ class Postmaster:
 
     @property
     def pid(self) -> int | None:
-        """None if it does not run."""
+        """The number of the process; None if it does not run."""
         if self._process is None or self._process.poll() is not None:
             return None
         return self._process.pid
@@ -84,7 +84,7 @@ class Postmaster:
             raise ServerError(f"PostgreSQL was told to stop ({mode}) and runs on after {PATIENCE:.0f} s") from None
 
     def kill(self) -> None:
-        """SIGKILL to the postmaster and everything below it, as if at one instant."""
+        """Sends SIGKILL to the postmaster and everything below it, as if at one instant."""
         if self._process is None or self._process.poll() is not None:
             raise ServerError("the server to be killed does not run")
         postmaster = psutil.Process(self._process.pid)
@@ -106,7 +106,7 @@ class Postmaster:
 
 
 def wait_for_end(processes: Sequence[psutil.Process]) -> None:
-    """Wait until they run no more; zombies do not run, whoever has to collect them."""
+    """Waits until none of them runs any more; zombies do not run, whoever has to collect them."""
     deadline = time.monotonic() + PATIENCE
     while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes):
         if time.monotonic() > deadline:

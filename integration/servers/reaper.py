@@ -1,7 +1,7 @@
 """The program that removes the containers of a process which has been killed.
 
-It waits for its standard input to end. The other end of that pipe is held by the process the containers belong to:
-one that comes to its end in order removes them itself and says so, any other says nothing.
+It waits for its standard input to end. The process that the containers belong to holds the other end of that pipe. If
+it ends in order, it removes them itself and says so; otherwise it says nothing.
 
     python reaper.py SESSION
 """
@@ -24,7 +24,7 @@ SETTLE = 2.0
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Whatever happens to this process inside, its containers are removed."""
+    """Sees to it that the containers of this process are removed, whatever happens to it inside the block."""
     from testcontainers.core.labels import SESSION_ID  # noqa: PLC0415 - see container.py
 
     from integration import orphans  # noqa: PLC0415 - the program is run without this package

@@ -59,12 +59,12 @@ class Server(Protocol):
 
     @property
     def version(self) -> int:
-        """As `server_version_num`: 180002 is 18.2."""
+        """The version as in `server_version_num`: 180002 is 18.2."""
         ...
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What it was configured with beyond PostgreSQL's defaults; empty if somebody else did that."""
+        """The settings that we gave it beyond PostgreSQL's defaults; empty if somebody else configured it."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Server(Protocol):
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people."""
+        """Where the server comes from, in words for people."""
         ...
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class Server(Protocol):
     def restart(self, mode: StopMode = "fast") -> None: ...
 
     def kill(self) -> None:
-        """SIGKILL to every process of the server; `start` then goes through crash recovery."""
+        """Sends SIGKILL to every process of the server; `start` then goes through crash recovery."""
 
     def bin(self, name: str) -> Path:
         """One of PostgreSQL's own programs, of this server's version."""
