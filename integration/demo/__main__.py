@@ -96,7 +96,7 @@ def back_fill(query: StreamingQuery, accounts: Accounts, pgbench: Pgbench) -> Wa
 
 
 def follow(spark: SparkSession, pgbench: Pgbench, folder: Path) -> bool:
-    """True if the sink came out equal to the table."""
+    """Runs and watches the stream; True if the sink came out equal to the table."""
     before = pgbench.changes()
     with closing(Accounts(folder / "sink.duckdb")) as accounts:
         query = start_stream(spark, pgbench.database, accounts, folder)

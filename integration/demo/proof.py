@@ -38,7 +38,7 @@ class Comparison:
 
 
 def compare(database: Database, accounts: Accounts, folder: Path) -> Comparison:
-    """PostgreSQL writes the table out by itself, without any of our code, and DuckDB compares."""
+    """Has PostgreSQL write the table out, without any of our code, and DuckDB compare it with the sink."""
     path = folder / "table.csv"
     with (
         database.connect() as connection,

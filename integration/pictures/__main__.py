@@ -1,4 +1,4 @@
-"""Back-fills a table of pgbench's while it is written to, looks at that in two windows, and keeps what they show."""
+"""Back-fills a table of pgbench's while it is written to, and keeps pictures of two windows that show the progress."""
 
 from __future__ import annotations
 

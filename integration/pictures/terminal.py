@@ -18,7 +18,7 @@ from rich.text import Text
 
 HEIGHT: Final = 14
 
-# rich's own frame, without the font that it would have a browser fetch from somewhere else.
+# rich's own frame, without the font that a browser would have to fetch.
 FRAME: Final = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -48,7 +48,7 @@ class Terminal:
     width: int
 
     def shown(self) -> str:
-        """What it shows, with the colours as escape sequences."""
+        """What the window shows, with the colours as escape sequences."""
         return _tmux(self.socket, "capture-pane", "-e", "-p").rstrip("\n")
 
     def picture(self, title: str) -> str:
