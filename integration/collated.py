@@ -12,7 +12,7 @@ COLLATE = 'ALTER TABLE t ALTER id TYPE text COLLATE "{}"'
 
 
 def followed(run: StreamRun) -> StreamRun:
-    """The stream when its backfill is long over."""
+    """Runs the stream until its backfill is long over; returns it."""
     run.backfill()
     run.database.execute("UPDATE t SET v = 'in the log'")
     run.catch_up()

@@ -14,7 +14,7 @@ REPLACED = {
     "dropped and added again": "ALTER TABLE t DROP COLUMN v; ALTER TABLE t ADD COLUMN v text",
     "exchanged with another": "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME w TO v; ALTER TABLE t RENAME x TO w",
 }
-"""Columns that have taken the name of `v`, which looks the same in the change log."""
+"""Ways in which another column takes the name `v`; it looks the same in the change log."""
 
 
 def started(start_stream: StartStream, when: str, **options: str) -> StreamRun:
@@ -28,7 +28,7 @@ def started(start_stream: StartStream, when: str, **options: str) -> StreamRun:
 
 
 def refused(run: StreamRun, kind: type[DefiniteError], match: str) -> None:
-    """The stream goes no further, and has emitted nothing of what it refuses."""
+    """Requires that the stream goes no further, and has emitted nothing of what it refuses."""
     offsets, rows = len(run.offsets), dict(run.fold.rows)
     with pytest.raises(kind, match=match):
         run.catch_up(30)

@@ -17,11 +17,11 @@ BACKFILLED = pytest.mark.parametrize("rows", [20, 200], ids=["in the middle of t
 AT_ANY_TIME = pytest.mark.parametrize("when", WHEN)
 
 KEEPS_LITTLE: Final = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-"""Settings of a server on which `invalidate` soon has an end."""
+"""Settings of a server on which `invalidate` is soon done."""
 
 
 def invalidate(database: Database) -> None:
-    """The only slot of the server has held back too much."""
+    """Writes log until the server's only slot has held back too much, and is lost."""
     while database.execute("SELECT wal_status FROM pg_replication_slots") != [("lost",)]:
         database.execute("SELECT pg_switch_wal() FROM pg_logical_emit_message(false, '', repeat('x', 1000))")
         database.execute("CHECKPOINT")
@@ -41,7 +41,7 @@ def following(run: StreamRun, when: str) -> StreamRun:
 
 
 def refused(run: StreamRun, kind: type[DefiniteError], match: str, *, restarts: bool) -> None:
-    """The stream goes no further, in this process or in a new one, and has emitted nothing."""
+    """Requires that the stream goes no further, in this process or in a new one, and emits nothing."""
     rows = dict(run.fold.rows)
     for _ in range(2):
         if restarts:
@@ -53,7 +53,7 @@ def refused(run: StreamRun, kind: type[DefiniteError], match: str, *, restarts: 
 
 
 def ended(run: StreamRun, kind: type[DefiniteError], match: str) -> None:
-    """The stream ends before it emits anything more, and so does the next process, be it for another reason."""
+    """Requires that the stream ends before it emits more, and that the next process ends too, for whatever reason."""
     rows = dict(run.fold.rows)
     with pytest.raises(kind, match=match):
         run.catch_up(20)

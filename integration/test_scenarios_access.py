@@ -115,7 +115,7 @@ def test_an_owner_who_took_all_rights_but_reading_from_itself_publishes_the_tabl
 def test_a_role_that_may_not_use_slots_is_told_the_statement_that_lets_it(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, *, managed: bool
 ) -> None:
-    """There a role stands for that right; a name may need quotes, and need not be the one that logged in."""
+    """On Amazon RDS a role stands for that right; a name may need quotes, and need not be the one that logged in."""
     database = Database(start_postgres(), "postgres")
     table_of(database, 60)
     role = '"My-app"'
@@ -199,7 +199,7 @@ def test_a_table_that_is_made_unlogged_ends_the_stream(database: Database, start
 def test_a_server_that_takes_rows_away_from_snapshots_is_refused(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, database: Database, mode: str
 ) -> None:
-    """Of the rows of an imported snapshot some are missing then, after a minute and more, and no error says so."""
+    """With that setting an imported snapshot lacks some rows after a minute or more, and no error says so."""
     require_before(database, 170000, "old_snapshot_threshold")
     strict = Database(start_postgres(old_snapshot_threshold="1min"), "postgres")
     table_of(strict, 50)

@@ -63,7 +63,7 @@ def test_an_added_column_that_is_carried_is_said_to_be_missing_from_rows_that_ca
 def test_a_column_that_the_stream_leaves_out_is_not_said_to_be_added(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The changes have it, because the publication is one of somebody who follows it."""
+    """The changes have it, because the publication is somebody else's and has all columns."""
     table_of(database, 20)
     database.execute("ALTER TABLE t ADD COLUMN more int; CREATE PUBLICATION feed FOR TABLE t")
     run = start_stream(publicationName="feed", columns="id,v", select="id, v")
@@ -78,7 +78,7 @@ def test_a_column_that_the_stream_leaves_out_is_not_said_to_be_added(
 def test_changes_from_before_a_column_was_added_are_read_without_it(
     database: Database, start_stream: StartStream, *, planned: bool
 ) -> None:
-    """They do not say what is in the column."""
+    """Those changes do not say what is in the column."""
     table_of(database, 100)
     run = start_stream()
     run.catch_up()

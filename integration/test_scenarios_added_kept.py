@@ -74,7 +74,7 @@ def test_a_column_that_came_with_a_batch_which_was_run_again_is_kept_from_then_o
 def test_a_batch_staged_without_a_column_is_passed_without_it_where_last_rows_are_kept(
     database: Database, start_stream: StartStream, when: str
 ) -> None:
-    """The error says how; so by then nothing may be kept that has the column."""
+    """The error says how to pass it, so by then nothing may have been kept that has the column."""
     table_of(database, 50)
     database.execute("ALTER TABLE t ADD COLUMN w int DEFAULT 3")
     run = start_stream(vnodeCount="1", changelog="full", columns="id,v")
@@ -139,7 +139,7 @@ def test_last_rows_of_a_column_that_was_replaced_while_the_query_was_stopped_are
 def test_a_column_is_noted_as_kept_though_it_came_with_a_batch_that_was_run_again(
     database: Database, start_stream: StartStream
 ) -> None:
-    """Else it could be replaced while the query is stopped: the offset of that batch was made before it was carried."""
+    """Else it could be replaced unnoticed while the query is stopped: the offset of that batch does not have it."""
     table_of(database, 20)
     run = start_stream(vnodeCount="1", changelog="full")
     run.catch_up()
@@ -158,7 +158,7 @@ def test_a_column_is_noted_as_kept_though_it_came_with_a_batch_that_was_run_agai
 def test_a_large_value_of_an_added_column_that_a_change_leaves_out_is_looked_up(
     database: Database, start_stream: StartStream
 ) -> None:
-    """Adding it wrote all rows anew, of which the log tells nothing; so where it was stored before, it is not known."""
+    """Adding the column rewrote all rows, which the log does not tell; so the value is not known without a look."""
     table_of(database, 100)
     run = started(start_stream, "in the log", changelog="full")
     run.stop()

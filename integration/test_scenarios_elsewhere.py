@@ -1,4 +1,4 @@
-"""Behind the url is something else than what the stream began with: nothing of that is emitted."""
+"""The url leads to something other than what the stream began with: nothing of that is emitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another key, or another index, order or type's name of the same, or partitions that log it no more."""
+"""Another key; another index, order or type name of the same key; or partitions that no longer log the key."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def test_after_a_chunk_that_was_read_later_the_order_of_keys_still_matters(
 def test_a_partition_that_ceases_to_log_the_key_ends_the_stream(
     database: Database, start_stream: StartStream, when: str
 ) -> None:
-    """The root's description, which is all that the log has, does not tell: an update that moves a key would pass as
-    one of another row."""
+    """The log has only the root's description, which does not tell: a moved key would pass as another row's update."""
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL, v text) PARTITION BY RANGE (id);"
         "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (1000); CREATE UNIQUE INDEX other ON t_1 (other);"

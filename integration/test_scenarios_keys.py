@@ -160,7 +160,7 @@ def churn(database: Database, key: Key, rng: random.Random) -> None:
                 f"DELETE FROM t WHERE {is_it}",
                 f"UPDATE t SET ({key.listed}) = ROW({rng.choice(key.values)}) WHERE {is_it}",
             ]
-            with contextlib.suppress(psycopg.errors.UniqueViolation):  # of a move to where there is a row
+            with contextlib.suppress(psycopg.errors.UniqueViolation):  # a move may lead to where there is a row
                 connection.execute(rng.choice(statements))
 
 
@@ -170,7 +170,7 @@ def test_changes_land_on_the_right_side_of_every_border(
 ) -> None:
     key = KEYS[name]
     table_with(database, key)
-    # A few hundred bytes are what the server takes a row of so small a table for.
+    # The server assumes that a row of so small a table has a few hundred bytes.
     run = start_stream(key=key.columns, select=key.select, vnodeCount="4", maxBytesPerTrigger="1500")
     number = 0
     while not number or not run.backfilled:

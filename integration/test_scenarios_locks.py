@@ -1,4 +1,4 @@
-"""Locks of others: what a stream needs none of does not hold it up, and what it waits for it says."""
+"""Locks of others: a stream is not held up by those that do not concern it, and says what it waits for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARTITIONED = """
 
 @contextmanager
 def in_transaction(database: Database, statement: str) -> Iterator[None]:
-    """Somebody has executed this statement and does not commit."""
+    """Executes the statement in a transaction that stays open until the block ends."""
     with database.connect() as connection:
         connection.execute(statement.encode())
         yield
@@ -293,8 +293,8 @@ def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_said_to_be(
 def test_an_index_is_built_while_a_stream_waits_to_begin(
     database: Database, start_stream: StartStream, statement: str
 ) -> None:
-    """Both want one lock, and who builds an index waits in the end for each snapshot that is older: a deadlock, which
-    the server ends by ending the building, if who waits for the lock has such a snapshot.
+    """Both want the same lock, and building an index waits in the end for each older snapshot. A stream that had such a
+    snapshot while it waits for the lock would cause a deadlock, which the server ends by ending the building.
     """
     table_of(database, 40)
     run = start_stream()
@@ -302,7 +302,7 @@ def test_an_index_is_built_while_a_stream_waits_to_begin(
     waiting = (
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
         "AND query_start < now() - interval '200ms'"
-    )  # Of two who wait for one another the server ends who was the last to look for that: the one that came later.
+    )  # Of two that wait for one another the server ends the last to look for a deadlock: the one that came later.
 
     def waits_for(count: int) -> None:
         eventually(lambda: len(database.execute(waiting)) == count)

@@ -17,7 +17,7 @@ INDEX = (
 
 
 def not_read(run: StreamRun, kind: type[DefiniteError], match: str) -> None:
-    """The batch that is planned is not read; the driver ends."""
+    """Requires that the planned batch is not read; ends the driver."""
     with pytest.raises(kind, match=match):
         run.read()
     run.stop()

@@ -30,7 +30,7 @@ ATTACHED = "ALTER TABLE t ATTACH PARTITION t_9 FOR VALUES FROM (900) TO (1000)"
 
 @pytest.fixture
 def run(database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture) -> Iterator[StreamRun]:
-    """A stream in the log."""
+    """A stream that follows the log, while its warnings are captured."""
     database.execute(TABLE)
     stream = start_stream()
     stream.catch_up()
@@ -39,7 +39,7 @@ def run(database: Database, start_stream: StartStream, caplog: pytest.LogCapture
 
 
 def after(run: StreamRun, *statements: str) -> None:
-    """Each by itself is a transaction, and the stream goes on after them all."""
+    """Runs each statement in a transaction of its own; the stream goes on after them all."""
     for statement in statements:
         run.database.execute(statement)
     run.catch_up()
@@ -124,7 +124,7 @@ def test_what_comes_without_rows_or_has_got_them_through_the_table_is_not_worth_
 def test_partitions_that_came_while_a_stream_of_last_rows_was_stopped_make_no_batch(
     database: Database, start_stream: StartStream
 ) -> None:
-    """Its bookmark has them. What has to be in an offset at once are the columns that last rows have."""
+    """Its bookmark has them; only the columns that last rows have must be in an offset at once."""
     database.execute(TABLE)
     run = start_stream(changelog="full")
     run.catch_up()
@@ -151,7 +151,7 @@ def test_rows_that_go_with_their_partition_stay_in_the_sink_aloud(
 def test_what_was_done_since_the_query_was_started_is_said_when_it_is_started_again(
     run: StreamRun, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may have been stopped at that time, and then knows of the dropped ones no more than which they were."""
+    """The query may have been stopped at that time, and then knows no more of a dropped partition than its OID."""
     [(oid,)] = run.database.execute("SELECT 't_1'::regclass::oid::int8")
     run.stop()
     after(run, NINTH, ATTACHED, "ALTER TABLE t DETACH PARTITION t_2; DROP TABLE t_1; INSERT INTO t VALUES (1)")

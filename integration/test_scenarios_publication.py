@@ -96,7 +96,7 @@ def test_whole_rows_of_the_root_alone_keep_nobody_from_writing(database: Databas
 def test_a_publication_that_was_made_as_advised_is_not_taken_for_the_streams_own(
     database: Database, start_stream: StartStream, stranger: str
 ) -> None:
-    """It would be refused at the next start, by a role that may do nothing about it."""
+    """The stream would be refused at its next start, and its role could do nothing about it."""
     table_of(database, 60)
     database.execute(f"ALTER ROLE {stranger} REPLICATION; GRANT SELECT ON t TO {stranger}")
     run = start_stream(sessionInitStatement=f"SET ROLE {stranger}")

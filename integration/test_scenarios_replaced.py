@@ -72,7 +72,7 @@ def test_a_column_with_quotes_in_its_name_is_watched_too(database: Database, sta
 def test_changes_of_when_another_column_had_the_name_are_not_taken_for_its_own(
     database: Database, start_stream: StartStream, changelog: str
 ) -> None:
-    """When the stream looks the names are as they were."""
+    """By the time the stream looks, the names are as they were."""
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD COLUMN w text DEFAULT 'w'")
     run = started(start_stream, "in the log", changelog=changelog)

@@ -84,7 +84,7 @@ def test_a_stream_is_not_ended_on_another_database_system(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Not even where that has a slot of the same name, which is then another stream's."""
+    """Not even where the other has a slot of the same name, which is then another stream's."""
     run = started(start_stream, "while the log is followed")
     slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
     other = Database(start_postgres(), "postgres")
@@ -135,7 +135,7 @@ def recover_to_a_new_timeline(server: LocalServer, copy: Path) -> None:
 
 
 def recover(server: LocalServer) -> None:
-    """It will be on a new timeline, as after a recovery to a point in time, or as a standby that was promoted."""
+    """Has the server start on a new timeline, as after a recovery to a point in time or the promotion of a standby."""
     with (server.folder / "data" / "postgresql.conf").open("a") as configuration:
         configuration.write("restore_command = 'false'\n")
     subprocess.run(
@@ -157,7 +157,7 @@ def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
     restarts: bool,
     fails: bool,
 ) -> None:
-    """Whatever failOnDataLoss says while its log is shorter: what is new would lie where the stream has been."""
+    """While its log is shorter failOnDataLoss does not matter: what is new would lie where the stream has been."""
     run, server = copied(start_postgres, start_stream, tmp_path / "copy", when, fails=fails)
     database = run.database
     database.execute("UPDATE t SET v = 'undone' WHERE id < 20")

@@ -59,7 +59,7 @@ def test_a_slot_that_was_invalidated_before_anything_was_read_is_made_again(
     caplog: pytest.LogCaptureFixture,
     slot: str,
 ) -> None:
-    """Else the stream would read rows first, whose changes are lost by the time that it notices."""
+    """Otherwise the stream would first read rows whose changes are lost by the time that it notices."""
     database = Database(start_postgres(**KEEPS_LITTLE), "postgres")
     table_of(database, 100)
     run = start_stream(database=database, **({"slotName": slot} if slot else {}))

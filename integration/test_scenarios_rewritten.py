@@ -23,7 +23,7 @@ from integration.waiting import said
 def test_a_column_that_is_cut_or_rounded_ends_a_running_stream(
     database: Database, start_stream: StartStream, when: str, change: str
 ) -> None:
-    """All its values may be others now, and in the change log there is none of them."""
+    """All its values may be different now, and the change log has none of the new ones."""
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25, ADD at timestamp DEFAULT now(), ADD c char(5)")
     database.execute("ALTER TABLE t ADD u varchar DEFAULT 'cut    '")
@@ -37,7 +37,7 @@ def test_a_column_that_is_cut_or_rounded_ends_a_running_stream(
 def test_another_type_ends_a_running_stream_also_where_no_row_is_written_after_it(
     database: Database, start_stream: StartStream, when: str, change: str
 ) -> None:
-    """What was written before it is read first, by the process that still can."""
+    """What was written before the change is read first, by the process that still can."""
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD n int DEFAULT 1")
     run = started(start_stream, when)
@@ -54,7 +54,7 @@ def test_another_type_ends_a_running_stream_also_where_no_row_is_written_after_i
 def test_a_key_that_gets_shorter_ends_the_stream_and_a_backfill_does_not_go_on(
     database: Database, start_stream: StartStream
 ) -> None:
-    """The server takes it where only blanks go."""
+    """The server allows it where only blanks are cut."""
     database.execute("CREATE TABLE t (id varchar(9) PRIMARY KEY, v text)")
     database.execute("INSERT INTO t SELECT i || '  ', 'old' FROM generate_series(100, 199) i; ANALYZE t")
     run = started(start_stream, "between chunks")
@@ -116,7 +116,7 @@ def test_a_varchar_may_get_longer(database: Database, start_stream: StartStream,
 def test_a_chunk_is_not_read_of_a_table_that_was_written_anew_with_other_values(
     database: Database, start_stream: StartStream, change: str
 ) -> None:
-    """That it was written anew alone would have the stream go on once it is started again, with values from before."""
+    """If only the rewrite were told, the stream would go on when it is started again, with values from before."""
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25; UPDATE t SET v = 'long'")
     run = started(start_stream, "between chunks")
@@ -146,7 +146,7 @@ def test_a_chunk_of_a_table_that_was_written_anew_with_the_same_values_is_read_l
 def test_a_column_that_was_given_other_values_while_the_query_was_stopped_is_named_at_the_next_start(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
-    """A running stream would have ended. One that is started again after that goes on as well."""
+    """A running stream would have ended, and after a restart it goes on as well."""
     require_version(database, 180_000, "generated columns in the change log")
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25, ADD g int GENERATED ALWAYS AS (id * 2) STORED")
@@ -178,7 +178,7 @@ def test_a_varchar_that_got_a_length_is_named_by_what_an_earlier_release_noted(
     run.stop()
     assert f"1043 {2**31 - 1}" in run.offsets[-1]
     run.offsets = [offset.replace(f"1043 {2**31 - 1}", "1043 -1") for offset in run.offsets]
-    shutil.rmtree(run.options["stateDir"])  # It notes the offset as well, and comes again from the checkpoint.
+    shutil.rmtree(run.options["stateDir"])  # It notes the offset as well, and is made again from the checkpoint.
     database.execute("ALTER TABLE t ALTER u TYPE varchar(9)")
     with caplog.at_level(logging.WARNING, "backfill"):
         run.catch_up()

@@ -60,7 +60,7 @@ def test_a_slot_that_tells_of_prepared_transactions_is_not_used(database: Databa
 def test_a_slot_that_is_made_to_tell_of_prepared_transactions_is_named_and_may_be_put_back(
     database: Database, start_stream: StartStream
 ) -> None:
-    """Also where it has told of one, in a message that no stream asks for."""
+    """Also where the slot has told of one, in a message that no stream asks for."""
     require_version(database, 180_000, "slots whose two_phase can be altered")
     table_of(database, 10)
     run = start_stream()

@@ -51,7 +51,7 @@ def test_a_column_that_is_lost_before_the_first_batch_is_not_said_to_be_unpublis
 def test_a_column_that_is_lost_is_not_said_to_be_the_publications(
     database: Database, start_stream: StartStream, change: str
 ) -> None:
-    """No row has changed since, so the log says nothing of it; and started again the stream goes on, as it is told."""
+    """No row has changed since, so the log says nothing of it. Started again, the stream goes on, as the error says."""
     table_of(database, 100)
     run = started(start_stream, "in the log")
     database.execute(f"ALTER TABLE t {change}")

@@ -1,4 +1,4 @@
-"""Whatever a session is told before the stream uses it, and by whomever, changes no value."""
+"""Whatever settings a session has before the stream uses it, and whoever made them, they change no value."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_money_of_a_currency_without_decimals_is_refused(database: Database, sta
 
 
 def without_options(data: bytes) -> bytes:
-    """A startup message (manual, "Message Formats") as a pooler passes it on that was told to ignore `options`."""
+    """A startup message (manual, "Message Formats") as passed on by a pooler that was told to ignore `options`."""
     if data[4:8] != (3 << 16).to_bytes(4, "big"):
         return data
     words = data[8:-2].split(b"\0")

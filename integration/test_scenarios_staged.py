@@ -15,7 +15,7 @@ from integration.stream_harness import table_of
 def test_a_staged_chunk_of_a_column_that_has_another_name_now_is_refused(
     database: Database, start_stream: StartStream, change: str
 ) -> None:
-    """It has the value, or had one that may be it."""
+    """The chunk has the value under the old name, or had one that may be it."""
     table_of(database, 100)
     run = start_stream(vnodeCount="1")
     run.batch(30)

@@ -23,7 +23,7 @@ from integration.waiting import eventually
 
 @contextmanager
 def truncating(database: Database) -> Iterator[None]:
-    """Somebody truncates the table and writes to it, and commits when the body has come to wait for it."""
+    """Truncates the table and writes to it in a transaction that is committed once the body waits for it."""
     blocked = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with database.connect() as writer, ThreadPoolExecutor() as threads:
         writer.execute(TRUNCATE.encode())
@@ -41,7 +41,7 @@ def truncating(database: Database) -> Iterator[None]:
 def test_a_table_that_is_truncated_while_its_state_is_taken_is_read_as_it_is_afterwards(
     database: Database, start_stream: StartStream
 ) -> None:
-    """In the state that was to be taken it looks empty by then."""
+    """By then the table looks empty in the state that was to be taken."""
     table_of(database, 100)
     run = start_stream(onTruncate="emit")
     run.batch(20)
@@ -104,7 +104,7 @@ def test_nothing_is_held_open_once_the_last_chunk_is_read(database: Database, st
 def test_whoever_takes_the_table_while_a_batch_is_read_waits_for_single_readers_only(
     database: Database, start_stream: StartStream, statement: str, *, read_first: bool
 ) -> None:
-    """Else readers would wait for it in the server's queue, it for the batch, and the batch for its readers."""
+    """Otherwise readers would wait for it in the server's queue, it for the batch, and the batch for its readers."""
     if "REPACK" in statement:
         require_version(database, 190_000, "REPACK")
     table_of(database, 45_000)
@@ -152,7 +152,7 @@ PARTITIONED = """
 def test_empty_partitions_come_and_go_while_a_chunk_is_read(
     database: Database, start_stream: StartStream, statement: str, *, planned: bool
 ) -> None:
-    """As whoever looks after partitions by day has it once an hour."""
+    """A job that maintains daily partitions may do this once an hour."""
     database.execute(PARTITIONED)
     run = start_stream(vnodeCount="3", numPartitions="2")
     run.batch(15)

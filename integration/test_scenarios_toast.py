@@ -48,7 +48,7 @@ def test_an_update_that_leaves_a_large_value_alone_ends_the_stream_before_it_is_
 def test_partitions_that_log_whole_rows_fill_in_what_an_update_left_alone(
     database: Database, start_stream: StartStream
 ) -> None:
-    """The root alone changes nothing, as the error says."""
+    """Setting it on the root alone changes nothing, as the error says."""
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, title text, body text) PARTITION BY RANGE (id);"
         "ALTER TABLE t ALTER body SET STORAGE EXTERNAL; CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (9);"

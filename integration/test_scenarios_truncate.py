@@ -117,7 +117,7 @@ def test_rows_of_a_chunk_that_was_read_again_after_a_truncate_outlive_it(
 def test_the_last_chunk_is_read_again_after_a_truncate_and_after_what_is_not_of_the_table(
     database: Database, start_stream: StartStream, beside: str
 ) -> None:
-    """The state that it is read at lies behind the table's last commit, and the batch after it comes as far."""
+    """The chunk is read at a state after the table's last commit, and the batch after it comes as far."""
     table_of(database, 100)
     run = start_stream(onTruncate="emit")
     run.plan(1000)

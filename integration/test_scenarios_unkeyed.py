@@ -1,4 +1,4 @@
-"""What was the key is none any more, or that of another index."""
+"""What was the key is no longer one, or is that of another index."""
 
 from __future__ import annotations
 

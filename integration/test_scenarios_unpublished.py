@@ -43,7 +43,7 @@ def test_a_publication_that_leaves_something_out_ends_the_stream(
 def test_that_a_publication_has_its_name_back_is_said_not_to_bring_back_what_it_left_out(
     database: Database, start_stream: StartStream
 ) -> None:
-    """Nothing tells a stream that is started then: a rename changes none of what it knows of the publication."""
+    """A stream that is started then cannot tell: a rename changes nothing that it knows of the publication."""
     run = started(start_stream, "while the log is followed")
     database.execute(f"ALTER PUBLICATION {run.slot} RENAME TO another")
     refused(run, DataLossError, "once it has its name back a stream may.*onExistingState=restart", restarts=True)
@@ -103,7 +103,7 @@ def test_a_publication_of_somebody_else_that_was_made_again_is_accepted_once(
     if restarts:
         run.stop()
     _make_again(run, what, "p")
-    # What a running stream goes on with is noted when it is started the next time.
+    # The publication that a running stream goes on with is noted when it is started the next time.
     for fails in ("false", "true"):
         database.execute(f"UPDATE t SET v = 'before {fails}'")
         run.catch_up()
@@ -266,7 +266,7 @@ def test_another_comment_on_a_publication_ends_a_stream_when_it_is_started_and_m
 
 
 def _with_a_publication_of_somebody_else(database: Database, start_stream: StartStream, **options: str) -> StreamRun:
-    """A stream that has read all rows."""
+    """A stream that has read all rows, with a publication `p` that it did not make."""
     run = start_stream(vnodeCount="4", numPartitions="2", publicationName="p", **options)
     table_of(database, 100)
     database.execute("CREATE PUBLICATION p FOR TABLE t")
