@@ -1,9 +1,9 @@
 """A Spark Connect session of its own, with a catalog that outlives it.
 
-    python -m integration.connect_driver '{"folder": …, "url": …, "password": …, "settings": {…}}'
+    python -m integration.connect_driver '{"folder": …, "url": …, "login": {…}, "settings": {…}}'
 
-makes the table `orders_feed` over `public.orders` with SQL, reads it as a batch and as a stream, which `orders_copy`
-follows as well, and prints what it found as JSON. Wherever a password may be given, one is.
+makes the table `orders_feed` over `public.orders` with SQL, reads it as a batch and as a stream, copies another stream
+of it to `orders_copy`, and prints what it found as JSON. It gives a password wherever one may be given.
 """
 
 from __future__ import annotations

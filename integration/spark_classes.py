@@ -26,7 +26,7 @@ def main() -> None:
     gateway = SparkContext._gateway
     assert gateway is not None
     gateway.shutdown()
-    gateway.proc.stdin.close()  # at which it ends, and writes the classes; with us it would end after we have gone
+    gateway.proc.stdin.close()  # ends the JVM, which writes the classes; else it would end only after us
     gateway.proc.wait(300)
     part.rename(CLASSES)
 

@@ -24,10 +24,10 @@ SOURCES = str(Path(__file__).resolve().parents[1])
 
 
 def quick_jvm() -> str:
-    """Options for a JVM of whose work most is starting: with `CLASSES` it takes half the time.
+    """Options for a JVM that spends most of its time starting: with `CLASSES` it takes half the time.
 
-    Java passes over an archive that was not made from the very jars and class path that it runs with, and says so
-    where Spark's scripts read what it prints.
+    Java ignores an archive that was made from other jars or another class path, and by default says so on the output
+    that Spark's scripts read.
     """
     options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
     return f'{options} -XX:SharedArchiveFile="{CLASSES}"' if CLASSES.exists() else options
@@ -36,8 +36,8 @@ def quick_jvm() -> str:
 def home() -> Path:
     """Spark's home as it is installed, but for the archive with PySpark; made where it is not there yet.
 
-    Without it Spark's Python processes take PySpark from where we have it. From the archive, which has no bytecode,
-    each of them compiles it anew: 0.7 s of each query's start, and four times that of a session's.
+    Without the archive Spark's Python processes take PySpark from our installation. From the archive, which has no
+    bytecode, each of them would compile it anew: 0.7 s of each query's start, and four times that of a session's.
     """
     found = find_spec("pyspark")
     assert found is not None
@@ -47,8 +47,8 @@ def home() -> Path:
     for part in ("bin", "jars"):
         link = place / part
         if not link.exists():
-            link.unlink(missing_ok=True)  # of a clone that has been moved since
-            with suppress(FileExistsError):  # perhaps of another process, which has made it in the meantime
+            link.unlink(missing_ok=True)  # a broken link, in a clone that has been moved since
+            with suppress(FileExistsError):  # another process may have made it in the meantime
                 link.symlink_to(Path(found.origin).parent / part)
     return place
 
@@ -106,7 +106,7 @@ def spark_session(folder: Path, settings: Mapping[str, str]) -> Iterator[SparkSe
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     if " " in sys.executable:
-        # Spark asks a shell whether there is such a program, which is told two words: it looks for no sources then.
+        # Spark asks a shell whether there is such a program, but passes two words, and then looks for no sources.
         session.dataSource.register(BackfillDataSource)
     try:
         yield session

@@ -87,7 +87,7 @@ class SparkStream:
             query.stop()
 
     def catch_up(self, frame: DataFrame | None = None) -> list[StreamingQueryProgress]:
-        """Runs until what has happened up to now has come; the batches that brought something."""
+        """Runs until all that has happened up to now has come; returns the batches that brought rows."""
         query = self.start({"availableNow": True}, frame)
         query.awaitTermination()
         return batches(query)
@@ -104,7 +104,7 @@ class SparkStream:
         return fold
 
     def require_equal(self, columns: str = "*") -> Fold:
-        """The sink is the table."""
+        """Requires that the sink equals the table; returns the fold."""
         fold = self.fold()
         with (
             self.database.connect(options="-c timezone=UTC") as connection,

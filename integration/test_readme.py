@@ -40,7 +40,7 @@ def blocks(heading: str) -> list[tuple[str, str]]:
 def run(
     heading: str, spark: SparkSession, database: Database | None, folder: Path, only: slice = slice(None), **known: Any
 ) -> dict[str, Any]:
-    """Runs the blocks in their order, all or only some of them; the names that they define, and those `known`."""
+    """Runs the blocks in order, all or only some of them; returns the names that they define, and those `known`."""
     names: dict[str, Any] = {"spark": spark, **known}
     for language, text in blocks(heading)[only]:
         here = text.replace("/data/", f"{folder}/")
@@ -63,7 +63,7 @@ CHANGES = """
 
 
 def make_copy(heading: str, database: Database) -> None:
-    """The table that a stream is copied to, as the text has it."""
+    """Makes the table that a stream is copied to, with the statement in the text."""
     (statement,) = re.findall(r"`(CREATE TABLE orders_copy [^`]*)`", chapter(heading))
     database.execute(statement)
 
@@ -170,7 +170,7 @@ def test_into_a_keyed_table(spark: SparkSession, orders: Database, tmp_path: Pat
 
 
 def test_a_commit_that_spark_has_lost_is_written_again(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
-    """Of a batch that the stream has recorded, which cannot be run again."""
+    """The stream has recorded the batch, which therefore cannot be run again."""
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415
 
     make_copy("Quickstart", orders)
@@ -224,7 +224,7 @@ def run_to_end(stream: DataFrame, checkpoint: Path) -> StreamingQuery:
 
 
 def test_what_is_shown_of_pipelines_is_in_their_projects() -> None:
-    """Which `test_spark_pipelines` runs."""
+    """`test_spark_pipelines` runs those projects."""
     projects = "\n".join(
         file.read_text() for file in (Path(__file__).parent / "pipelines").rglob("*/transformations/*")
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 60_000
-"""Enough for three readers."""
+"""Enough rows for three readers."""
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_type_that_was_altered_since_the_read_was_planned_is_named(spark: Spar
 def test_an_amount_of_money_is_not_taken_for_the_number_that_the_column_was(
     spark: SparkSession, database: Database
 ) -> None:
-    """The driver gives it as int64 too, in hundredths."""
+    """The driver gives money as int64 too, in hundredths."""
     database.execute("CREATE TABLE t (id bigint PRIMARY KEY, n bigint); INSERT INTO t VALUES (1, 5)")
     frame = load(spark, database)
     assert [row.n for row in frame.collect()] == [5]
@@ -129,7 +129,7 @@ def test_a_filter_is_evaluated_by_the_database(spark: SparkSession, table: Datab
 def test_what_is_no_condition_is_refused_when_the_source_is_loaded(
     database: Database, condition: str, problem: str
 ) -> None:
-    """Without Spark: its `load()` asks for the schema."""
+    """This goes without Spark, whose `load()` asks for the schema."""
     make_table(database, 3)
     upstream = PostgresUpstream(parse({**database.options, "dbtable": "t", "filter": condition}))
     try:
@@ -168,7 +168,7 @@ def test_with_a_state_directory_a_read_has_the_columns_of_the_stream(
 
 
 def test_each_part_is_of_one_state_while_somebody_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written after the first rows have come is in no later rows of the same part."""
+    """What is written after the first rows have come is in none of the later rows of the same part."""
     make_table(database, 50_000)
     monkeypatch.setattr(reader, "BATCH_BYTES", 1 << 16)
     before = in_database(database)
@@ -183,7 +183,7 @@ def test_each_part_is_of_one_state_while_somebody_writes(database: Database, mon
 
 
 def test_rows_of_no_pinned_state_come_as_they_lie_in_the_table(database: Database) -> None:
-    """And not in the order of their keys, which would lead all over the table where they lie in another one."""
+    """Reading them in key order would lead all over the table where rows lie in another order."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("INSERT INTO t SELECT 1000 - i FROM generate_series(1, 1000) AS i")
     upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))
@@ -208,14 +208,14 @@ MOVED = {
         DROP TABLE t; CREATE TABLE t (id int, v text PRIMARY KEY); INSERT INTO t VALUES (NULL, 'v')
     """,
 }
-"""Ways in which rows come to be where a read that was planned before does not look, by what is said of them."""
+"""Ways for rows to get where a read that was planned before does not look, by what the error says."""
 
 
 @pytest.mark.parametrize("told", MOVED)
 def test_rows_are_not_passed_over_that_are_no_longer_where_they_were_when_the_read_was_planned(
     database: Database, told: str
 ) -> None:
-    """Spark keeps what was planned as long as the DataFrame, and whoever moves the table knows nothing of that."""
+    """Spark keeps a plan as long as its DataFrame, and whoever moves the table knows nothing of that."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i")
     upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))

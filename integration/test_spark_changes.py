@@ -33,7 +33,7 @@ CHANGE = ["_change_type", "id", "v"]
 
 
 def keep(database: Database, table: str = "t") -> None:
-    """From now on the log is kept."""
+    """Makes a publication of the table, and a slot that keeps the log from now on."""
     database.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE {table} WITH (publish_via_partition_root = true)")
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [SLOT])
 
@@ -53,7 +53,7 @@ def load(spark: SparkSession, database: Database, starting: str, ending: str = "
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
-    """In the order in which they come: that of one task."""
+    """The rows in the order in which they come, which is that of one task."""
     found: list[Row] = frame.toArrow().to_pylist()
     return found
 
@@ -63,7 +63,7 @@ def picked(rows: Sequence[Row], names: Sequence[str] = CHANGE) -> list[tuple[Any
 
 
 def transactions(database: Database) -> list[str]:
-    """Four transactions, one of them without a row of ours, and one rolled back; the positions around them."""
+    """Runs four transactions, one without a row of ours and one rolled back; returns the positions around them."""
     found = [now(database)]
     for statements in (
         "UPDATE t SET v = 'one' WHERE id = 1; INSERT INTO t (id, v) VALUES (4, 'new')",
@@ -121,7 +121,7 @@ def test_the_changes_between_two_positions_are_the_transactions_between(
 def test_changes_lead_from_one_state_of_the_table_to_another(
     spark: SparkSession, database: Database, tmp_path: Path, rng: random.Random
 ) -> None:
-    """The table is read at one quiet moment, and the changes up to another one, while they are made."""
+    """The table is read at a quiet moment; the changes up to another such moment are read while they are made."""
     BIGINT.create(database, 120, identity="FULL")
     keep(database, TABLE)
     options = {**database.options, "dbtable": TABLE, "stateDir": str(tmp_path / "state")}
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_refused_with_what_is_lost(spark: SparkSession, d
 
 
 def test_a_position_of_now_is_good_where_the_log_has_come_to_the_end_of_a_segment(database: Database) -> None:
-    """As after each archive_timeout, and after a backup: the next record comes behind the head of a page."""
+    """It does after each archive_timeout and after a backup: the next record comes behind the head of a page."""
     make_table(database, 3)
     keep(database)
 
@@ -197,7 +197,7 @@ def test_a_position_of_now_is_good_where_the_log_has_come_to_the_end_of_a_segmen
         finally:
             upstream.close()
 
-    # What is looked at for the first time may be written to the log, and then that is no longer at the end.
+    # A first look may write to the log, which is then no longer at the end.
     assert ids("earliest", "latest") == []
     database.execute("INSERT INTO t (id) VALUES (4)")
 
@@ -255,7 +255,7 @@ def test_changes_of_a_table_that_another_one_took_the_place_of_are_not_left_out_
     between = now(database)
     database.execute(REPLACED[how])
     database.execute("INSERT INTO t VALUES (2, 'second')")
-    # What has had the name, and has another one, may change.
+    # The table that had the name, and has another one now, may change.
     if how != "dropped":
         database.execute("INSERT INTO o VALUES (3, 'third')")
 
@@ -294,7 +294,7 @@ def test_a_truncation_and_a_large_value_that_is_left_out_are_told_as_by_a_stream
 
 
 def test_a_slot_that_is_not_the_right_one_is_said_to_be_so_before_its_publication_is_missed(database: Database) -> None:
-    """In the words that a stream has for it; nothing was read from it before. Without Spark, as the one below."""
+    """It is said in the words of a stream; nothing was read from the slot before. Without Spark, as the test below."""
     make_table(database, 3)
 
     def refused(match: str, **options: str) -> None:
@@ -320,7 +320,7 @@ def test_a_slot_that_is_not_the_right_one_is_said_to_be_so_before_its_publicatio
 
 
 def test_a_slot_that_somebody_reads_is_waited_for_and_then_named(database: Database) -> None:
-    """Without Spark, which would wait as long as its users do."""
+    """This goes without Spark, which would wait as long as for its users."""
     make_table(database, 3)
     keep(database)
     given = {**database.options, "dbtable": "t", "slotName": SLOT, "startingPosition": "earliest"}

@@ -57,7 +57,7 @@ def stream(
 
 
 def refusal(action: Callable[[], object]) -> str:
-    """What the user reads, without Python's traceback, which has to be short."""
+    """What the user reads, without Python's traceback; it has to be short."""
     from pyspark.errors import AnalysisException, StreamingQueryException  # noqa: PLC0415
 
     with pytest.raises((AnalysisException, StreamingQueryException)) as caught:

@@ -28,8 +28,8 @@ SAMPLE = re.compile(r'(backfill_\w+)\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\} ([
 
 
 def samples(text: str, query: StreamingQuery, table: str = "") -> dict[str, float]:
-    """A query's numbers by their names, those of a phase with it; with a table, only those of it. Fails on a line that
-    is not of the format.
+    """A query's numbers by name, and by phase where they have one; with `table`, only those of the table. Fails on a
+    line that is not of the format.
 
     The listener may also hear of a query that ended before it was added, because Spark tells of that later.
     """
@@ -85,7 +85,7 @@ def test_a_query_tells_where_it_is_and_prometheus_is_told(
     of = seen.reported
     assert of is not None
     assert (of.table, of.snapshot_rows, of.snapshot_rows_left, of.vnodes_completed) == ('"public"."t"', ROWS, 0, 16)
-    # Those of the last batch are counted when Spark asks for the next one.
+    # The rows of the last batch are counted when Spark asks for the next one.
     assert (of.changes_passed_on, of.changes_held_back) == (10, 0)
     assert (seen.active, ended.active, seen.batch, seen.lag_seconds) == (
         True,
@@ -111,7 +111,7 @@ def test_a_query_tells_where_it_is_and_prometheus_is_told(
 def test_a_query_that_is_started_again_is_active_though_it_plans_no_batch(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
-    """With nothing to read, or with a batch to run again, of which Spark asks the source nothing."""
+    """There is nothing to read, or a batch to run again, about which Spark asks the source nothing."""
     make_table(database, 300)
     stream = SparkStream(spark, database, tmp_path)
     listener = PrometheusListener()
@@ -175,7 +175,7 @@ def test_a_query_that_waits_for_changes_is_heard_of_and_is_not_behind(
             wait_for(lambda: progress(query).phase == "changes", query)
             database.execute("UPDATE t SET v = 'changed' WHERE id <= 10")
             query.processAllAvailable()
-            # Of the batch with the changes Spark tells when it likes.
+            # Spark tells of the batch with the changes when it likes.
             wait_for(lambda: (told("input_rows_total"), told("lag_bytes"), told("lag_seconds")) == (310, 0, 0), query)
             heard, count = told("last_heard_timestamp_seconds"), told("batches_total")
             wait_for(lambda: told("last_heard_timestamp_seconds") > heard, query)
@@ -249,7 +249,7 @@ def test_tables_of_one_name_in_one_query_are_told_apart(
 
 
 class Heard(PrometheusListener):
-    """Knows of which queries it has been told, whatever it makes of that."""
+    """Notes the queries that it has been told of, whatever it makes of them."""
 
     def __init__(self) -> None:
         super().__init__()

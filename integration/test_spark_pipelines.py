@@ -37,14 +37,14 @@ TABLE = """
 
 
 def settings(folder: Path) -> dict[str, str]:
-    """Those of the session that all tests share."""
+    """The settings of the session that all tests share."""
     own = configuration(folder)
     del own["spark.master"]  # which a Connect session may not name
     return own
 
 
 def kept(folder: Path) -> dict[str, str]:
-    """With a catalog and a log of events that are kept in the folder."""
+    """The same settings, with a catalog and a log of events that are kept in the folder."""
     (folder / "events").mkdir(exist_ok=True)
     return {
         **settings(folder),
@@ -56,16 +56,16 @@ def kept(folder: Path) -> dict[str, str]:
 
 
 def run(command: list[str], folder: Path, classes: Path | None = None) -> str:
-    """What the command prints, once it has ended and all that it has started: a JVM may go on for a while, and holds
-    the catalog. Its server for Connect takes a port of its own, and finds these `classes` as well.
+    """Runs the command until it and all that it has started have ended, because a JVM may go on for a while and holds
+    the catalog; returns what they print. Its Connect server takes a port of its own, and also finds these `classes`.
     """
     env = {**os.environ, **environment(), "SPARK_TESTING": "1"}
-    # The only ways in which spark-pipelines hands these to its server.
+    # The only ways in which spark-pipelines hands classes and options to its server.
     env |= {"SPARK_DIST_CLASSPATH": str(classes or ""), "JAVA_TOOL_OPTIONS": quick_jvm()}
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, env=env, stdin=null, stdout=pipe, stderr=subprocess.STDOUT) as process:
         try:
-            said, _ = process.communicate(timeout=PATIENCE)  # Until nobody has the pipe any more.
+            said, _ = process.communicate(timeout=PATIENCE)  # until nobody has the pipe any more
         finally:
             kill(process)
     (folder / f"{Path(command[0]).name}.log").write_bytes(said)
@@ -75,7 +75,7 @@ def run(command: list[str], folder: Path, classes: Path | None = None) -> str:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends it with all that it has started, if it has not ended."""
+    """Ends the process with all that it has started, unless it has ended."""
     if process.poll() is None:
         top = psutil.Process(process.pid)
         for each in (*top.children(recursive=True), top):
@@ -84,7 +84,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def project(name: str, folder: Path, url: str) -> Path:
-    """The description of this pipeline, copied, with our own database and folder."""
+    """Copies this pipeline's project, with our own database and folder; returns its description."""
     copy = folder / name
     shutil.copytree(PROJECTS / name, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for file in copy.rglob("*.*"):
@@ -114,7 +114,7 @@ def run_pipeline(
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """The classes of a source in Scala, by the compiler that comes with Spark; kept for the next run of the tests."""
+    """Compiles a Scala source with Spark's own compiler; returns its classes, kept for the next run of the tests."""
     of = hashlib.sha256(pyspark.__version__.encode() + source.read_bytes()).hexdigest()[:12]
     classes = KEPT / f"{source.stem}-{of}.jar"
     if not classes.exists():
@@ -128,7 +128,7 @@ def compiled(source: Path, folder: Path) -> Path:
 
 @pytest.mark.timeout(2 * PATIENCE + 60)
 def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: Database, tmp_path: Path) -> None:
-    """So the table has outlived its session; and what both have left behind names no password."""
+    """So the table outlives its session; and nothing that the two leave behind names a password."""
     database.execute(TABLE)
     database.execute("CREATE TABLE orders_copy (LIKE orders INCLUDING ALL)")
     url, login = database.url(tmp_path), database.login()
@@ -174,7 +174,7 @@ CHANGES = """
 
 @pytest.mark.timeout(2 * PATIENCE + 60)
 def test_auto_cdc_flows_keep_a_copy_of_the_table_and_its_history(database: Database, tmp_path: Path) -> None:
-    """In a catalog of our own, because none that Spark brings has tables that know MERGE."""
+    """They use a catalog of our own, because no catalog of Spark has tables that know MERGE."""
     database.execute(TABLE)
     classes = compiled(PROJECTS / "catalog" / "FolderCatalog.scala", tmp_path)
     spec = project("orders_copy", tmp_path, database.url(tmp_path))
@@ -183,7 +183,7 @@ def test_auto_cdc_flows_keep_a_copy_of_the_table_and_its_history(database: Datab
     (spec.parent / "transformations" / "seen.sql").write_text(SEEN)
     for statements in ("", CHANGES):
         database.execute(statements)
-        # Spark's own catalog forgets the tables that are for us to look at, and leaves their rows.
+        # Spark's own catalog forgets the tables that we look at, and leaves their rows behind.
         shutil.rmtree(tmp_path / "spark-warehouse", ignore_errors=True)
         run_pipeline(spec, tmp_path, settings(tmp_path), classes)
         # spark-pipelines does not pass on where the warehouse is.

@@ -36,7 +36,7 @@ def now(stream: SparkStream) -> Status:
 
 
 def folded(stream: SparkStream) -> Fold:
-    """What a consumer makes of the rows that takes the last one for each key."""
+    """The rows as a consumer has them that takes the last one for each key."""
     fold = Fold(("id",), supersedes=True)
     fold.apply(stream.rows())
     return fold

@@ -21,7 +21,7 @@ STREAMED = ["_change_type", "_is_snapshot", "_commit_version", "_commit_timestam
 
 
 class Catalog:
-    """The Spark session's own, with the table `t` of a database in reach."""
+    """The Spark session's own catalog, with the table `t` of a database in reach."""
 
     def __init__(self, spark: SparkSession, database: Database, folder: Path) -> None:
         self.spark, self.folder = spark, folder
@@ -201,9 +201,9 @@ def test_one_table_as_a_stream_and_as_a_batch_in_one_statement_is_refused(catalo
 
 
 def test_views_with_options_of_their_own_are_not_mistaken_for_each_other(catalog: Catalog) -> None:
-    """As two reads `WITH` options in one statement are, and a cached one for one that is not.
+    """Two reads `WITH` options in one statement are mistaken, and so is a read for a cached one with other options.
 
-    What is wrong in it Spark does with every Python source. Once it does not, docs/reading.md has a warning too many.
+    Spark does this with every Python source. Once it does not, docs/reading.md has a warning too many.
     """
     spark = catalog.spark
     first, second = ("filter = 'id < 3'", "filter = 'id > 2'")

@@ -53,7 +53,7 @@ def test_a_run_with_available_now_reads_all_and_ends(stream: SparkStream) -> Non
 
 
 def require_figures(told: list[dict[str, Any]]) -> None:
-    """Progress tells how far the backfill is."""
+    """Requires that progress tells how far the backfill is."""
     assert [item["phase"] for item in told] == ["snapshot"] * (len(told) - 1) + ["changes"]
     for name, end in (("snapshot_rows", ROWS), ("vnodes_completed", 16)):
         values = [item[name] for item in told]
@@ -80,9 +80,10 @@ def test_changes_come_while_the_query_runs_and_it_leaves_the_database_alone_with
 
 
 def require_rest(database: Database) -> None:
-    """Spark asks every 11 ms whether there is something new. An upper bound of a rate: a slow machine keeps it.
+    """Requires that Spark, which asks every 11 ms for news, makes few statements: at most so many a second, which a
+    slow machine keeps.
 
-    What was done before is added up for a while, and counts as if it had been done then.
+    The server adds up earlier statements for a while, which then count as if they were made now.
     """
     told: list[str] = []
 
@@ -97,7 +98,7 @@ def require_rest(database: Database) -> None:
 
 
 def statements(database: Database) -> int:
-    """Transactions so far, and each statement of an idle stream is one; the server adds them up every second."""
+    """Transactions so far: each statement of an idle stream is one. The server adds them up every second."""
     ((count,),) = database.execute(
         "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s", [database.name]
     )
@@ -167,7 +168,7 @@ def test_a_snapshot_alone_may_be_the_table_and_nothing_else(stream: SparkStream)
 def test_streams_of_one_table_know_nothing_of_each_other_unless_they_share_a_state_directory(
     stream: SparkStream,
 ) -> None:
-    """They share one where one DataFrame is started twice; the first query is none the worse for it."""
+    """They share one where one DataFrame is started twice, which does not harm the first query."""
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - reads the environment
 
     frame = stream.load()
@@ -190,7 +191,7 @@ def test_streams_of_one_table_know_nothing_of_each_other_unless_they_share_a_sta
 
 @pytest.mark.parametrize("wrong", [{"filter": "id > 7"}, {}], ids=["by its options", "by its database"])
 def test_a_query_that_one_source_ends_lets_go_of_the_others(stream: SparkStream, wrong: dict[str, str]) -> None:
-    """Else it could not be started again: a process of Spark that nobody knows of would have the others' state."""
+    """Otherwise it could not be started again: an unknown Spark process would hold the state of the others."""
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - reads the environment
 
     stream.database.execute("CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u SELECT * FROM t")
@@ -229,7 +230,7 @@ def test_a_stream_may_be_used_twice_in_one_query(stream: SparkStream) -> None:
 
 
 def test_the_dataframe_of_a_batch_that_is_over_is_said_to_be_read_too_late(stream: SparkStream) -> None:
-    """And not only that a connection or a file was lost, or that stagingDir is not shared."""
+    """It is not only said that a connection or a file was lost, or that stagingDir is not shared."""
     from pyspark.errors import PythonException  # noqa: PLC0415 - reads the environment
 
     kept: list[DataFrame] = []

@@ -24,7 +24,7 @@ def stream(spark: SparkSession, database: Database, tmp_path: Path) -> SparkStre
 
 
 def view(stream: SparkStream, name: str) -> DataFrame:
-    """One look: what a DataFrame shows stays as it is."""
+    """One look at the view: what a DataFrame shows stays as it is."""
     return stream.spark.read.format("backfill").option("view", name).option("stateDir", str(stream.state)).load()
 
 
