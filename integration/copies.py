@@ -1,4 +1,4 @@
-"""A table `copy` that follows through the sink without Spark: who applies batches to it, and rows for these."""
+"""A table `copy` that the sink writes to without Spark: a sink that applies batches, and rows to make batches of."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSERT: Mapping[str, object] = {"_change_type": "insert", "_commit_version": 1, 
 
 
 def batch_of(*rows: Mapping[str, object]) -> Rows:
-    """Inserts, as far as a row does not say otherwise."""
+    """A batch of these rows, which are inserts unless a row says otherwise."""
     return Rows(pa.Table.from_pylist([{**INSERT, **row} for row in rows]))
 
 
@@ -28,12 +28,12 @@ def inserts(*ids: int) -> Rows:
 
 
 def sink(database: Database, folder: Path, *key: str, table: str = "copy", query: str = "t") -> PostgresSink:
-    """Applies batches to the table, whose key is `id` where none is given."""
+    """A sink that applies batches to the table, whose key is `id` unless one is given."""
     made = apply_to(url=database.url(folder), table=table, key=key or ("id",), query=query)
     assert isinstance(made, PostgresSink)
     return made
 
 
 def wait_for_locks(monkeypatch: pytest.MonkeyPatch, timeout: str) -> None:
-    """From now on sinks wait so long for a lock, before they begin a batch anew."""
+    """From now on sinks wait for a lock as long as `timeout` says before they begin a batch anew."""
     monkeypatch.setattr(postgres, "_BEGIN", postgres._BEGIN.replace(postgres.LOCK_TIMEOUT, timeout))

@@ -1,4 +1,4 @@
-"""A keyed sink that gets changes of rows that it never had, and who tells what it must hold with `snapshotFilter`."""
+"""A keyed sink that gets changes of rows that it never had, and a judge of what it must hold with `snapshotFilter`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Judge:
         self.run._require_sink(expected)
 
     def expected(self, pin: Pin | None) -> Rows:
-        """As of the pin, or as of now, when everything has been read and nobody writes."""
+        """What the sink must hold as of the pin; without one, as of now, when all is read and nobody writes."""
         with self.run.database.connect() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             everything: sql.Composable = sql.SQL("true")
@@ -83,13 +83,13 @@ class Judge:
         return {key: row for key, row in rows.items() if key in chosen or key in self.changed}
 
     def _read_journal(self, connection: psycopg.Connection[Any], before: sql.Composable) -> None:
-        """A key is changed from now on if its row had been read before the state in which the change first shows."""
+        """Adds to `changed` each key whose row had been read before the state in which a change of it first shows."""
         found = connection.execute(sql.SQL("SELECT seq, id, ({}) FROM journal").format(before)).fetchall()
         self.changed |= {(key,) for number, key, read in found if number not in self.seen and read}
         self.seen = {number for number, _, _ in found}
 
 
 def backfill_to_end(run: StreamRun, max_rows: int) -> None:
-    """Without a judge: what `StreamRun` judges by are all rows."""
+    """Reads the snapshot without judging it, because `StreamRun` would expect all rows in the sink."""
     while not run.committed or not run.backfilled:
         assert run.batch(max_rows)

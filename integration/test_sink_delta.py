@@ -34,7 +34,7 @@ def require_equal(database: Database, table: Path) -> None:
 
 
 def test_a_batch_that_is_applied_again_changes_nothing(spark: SparkSession, database: Database, tmp_path: Path) -> None:
-    """Also one that Spark runs again, because the query died before Spark wrote its commit."""
+    """This includes a batch that Spark runs again because the query died before Spark wrote its commit."""
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - reads the environment
 
     make_table(database, 300)

@@ -41,7 +41,7 @@ WIDE = """
 
 
 def follow(stream: SparkStream, apply: Apply, **options: str) -> None:
-    """Runs until what has happened up to now has come."""
+    """Runs a query until all that has happened up to now has come."""
     writer = stream.load(**options).writeStream.foreachBatch(apply)
     writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start().awaitTermination()
 
@@ -52,7 +52,7 @@ def require_equal(database: Database, table: str = "t") -> None:
 
 
 def versions(database: Database) -> list[tuple[object, ...]]:
-    """The rows of the copy and of the record with what says that nobody has written them since."""
+    """The rows of the copy and of the record, each with the version that shows whether it was written again."""
     rows = database.execute("SELECT xmin::text, ctid::text, copy::text FROM copy ORDER BY 2")
     return rows + database.execute("SELECT xmin::text, ctid::text, batch_id FROM backfill_batches")
 
@@ -102,7 +102,7 @@ def test_a_batch_that_is_applied_again_changes_nothing(stream: SparkStream) -> N
     require_equal(stream.database)
 
 
-# Of the zone below: an hour that comes twice and one that does not come at all, local mean time, and the day's end.
+# In the zone below: an hour that comes twice, one that does not come at all, local mean time, and the day's end.
 MOMENTS = ("2025-11-02 01:30:00", "2025-03-09 02:30:00", "1884-01-01 12:34:56.789012", "2026-06-30 23:59:59.999999")
 
 

@@ -37,7 +37,7 @@ AT_DELETE = "CREATE TRIGGER bar BEFORE DELETE ON copy FOR EACH ROW EXECUTE FUNCT
 
 @contextmanager
 def barred(database: Database) -> Iterator[None]:
-    """Whoever comes to the trigger `bar` waits there until the block ends."""
+    """Makes whoever comes to the trigger `bar` wait there until the block ends."""
     with database.connect() as connection:
         connection.execute("SELECT pg_advisory_xact_lock(17)")
         yield
@@ -172,7 +172,7 @@ def test_the_first_batches_of_two_tables_do_not_wait_for_each_other(
 def test_a_role_that_may_not_make_temporary_tables_is_told_which_right_is_missing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not that its connection was refused."""
+    """The error is not that its connection was refused."""
     role = database.name
     monkeypatch.setenv("PGPASSWORD", "narrow")
     database.execute(
@@ -187,14 +187,14 @@ def test_a_role_that_may_not_make_temporary_tables_is_told_which_right_is_missin
     database.execute(f"GRANT TEMPORARY ON DATABASE {role} TO {role}")
     apply(inserts(1), 0)
     assert database.execute("TABLE copy") == [(1,)]
-    # Of a session that has made some before the server says it in other words.
+    # To a session that has made some before, the server says it in other words.
     database.execute(f"REVOKE TEMPORARY ON DATABASE {role} FROM {role}")
     with pytest.raises(DatabaseSetupError, match="GRANT TEMPORARY"):
         apply(inserts(2), 1)
 
 
 def test_a_trigger_that_lets_nobody_make_a_table_is_told_at_once(database: Database, tmp_path: Path) -> None:
-    """Not that there is no connection, after two minutes of trying again."""
+    """The error is not that there is no connection, after two minutes of trying again."""
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
     apply = sink(database, tmp_path)
     apply(inserts(1), 0)
@@ -213,7 +213,7 @@ def test_a_trigger_that_lets_nobody_make_a_table_is_told_at_once(database: Datab
 def test_a_table_that_was_not_made_because_somebody_stopped_that_is_made_again(
     database: Database, tmp_path: Path
 ) -> None:
-    """As by pg_cancel_backend; the driver tells nothing of the error but its words."""
+    """For example by pg_cancel_backend; of the error the driver tells nothing but its words."""
     database.execute(
         "CREATE TABLE copy (id int PRIMARY KEY); CREATE SEQUENCE tries;"
         "CREATE FUNCTION stop() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') = 1 THEN "

@@ -63,7 +63,7 @@ def test_a_row_is_found_by_a_key_of_any_type(
 
 
 def test_a_key_that_the_target_would_give_itself_is_that_of_the_batch(database: Database, tmp_path: Path) -> None:
-    """As that of a copy made LIKE the table with INCLUDING ALL."""
+    """Such is the key of a copy made LIKE the table with INCLUDING ALL."""
     database.execute("CREATE TABLE copy (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
     apply = sink(database, tmp_path)
     for number, change in enumerate(["insert", "update_postimage"]):
@@ -121,7 +121,7 @@ def test_a_text_that_a_short_type_would_cut_is_refused(
 def test_rows_are_found_by_the_index_of_the_key_where_that_has_another_collation_than_the_column(
     database: Database, tmp_path: Path
 ) -> None:
-    """By the column's, where that takes `a` and `A` for one, rows of other keys would be found as well."""
+    """By the column's collation, where it takes `a` and `A` for one, rows of other keys would be found as well."""
     database.execute(
         """
         CREATE TABLE copy (k text COLLATE "POSIX" NOT NULL, v text); CREATE UNIQUE INDEX by_key ON copy (k COLLATE "C");
@@ -137,7 +137,7 @@ def test_rows_are_found_by_the_index_of_the_key_where_that_has_another_collation
 
 
 def test_a_row_whose_key_is_a_composite_of_nulls_keeps_its_large_value(database: Database, tmp_path: Path) -> None:
-    """By IS NULL such a key would be taken for none."""
+    """IS NULL would take such a key for none."""
     database.execute("CREATE TYPE pair AS (a int, b text); CREATE TABLE copy (k pair PRIMARY KEY, v text, w text)")
     apply = sink(database, tmp_path, "k")
     kept = pa.array([["w"]], pa.list_(pa.string()))
@@ -210,7 +210,7 @@ def test_another_unique_index_on_the_key_decides_of_no_row(database: Database, t
 
 
 def test_a_key_that_is_checked_later_is_found_by_another_one(database: Database, tmp_path: Path) -> None:
-    """Also where an index alone has been made for that, by which PostgreSQL does not tell the two apart."""
+    """An index alone does not do: with it PostgreSQL does not tell the two apart."""
     database.execute("CREATE TABLE copy (id int PRIMARY KEY DEFERRABLE); CREATE UNIQUE INDEX ON copy (id)")
     apply = sink(database, tmp_path)
     with pytest.raises(TableError, match=r"has a DEFERRABLE constraint .* ALTER TABLE … ADD UNIQUE"):
@@ -264,8 +264,8 @@ def test_a_target_takes_any_xml_whatever_its_database_takes_by_itself(database: 
 def test_a_row_among_many_wide_ones_is_looked_up_in_a_large_target(
     database: Database, tmp_path: Path, change: str, unchanged: list[str]
 ) -> None:
-    """Of what goes through a temporary table the server takes each text for short, and half of all rows for deleted:
-    for so many rows as there seem to be it would read the whole target.
+    """The server takes each text in a temporary table for short, and half of all rows for deleted: for as many rows as
+    there then seem to be, it would read the whole target.
     """
     database.execute("CREATE TABLE copy (id bigint PRIMARY KEY, v text, w text)")
     apply = sink(database, tmp_path)
@@ -284,7 +284,7 @@ def test_a_row_among_many_wide_ones_is_looked_up_in_a_large_target(
 def test_rows_are_looked_up_in_a_target_of_many_partitions(
     database: Database, tmp_path: Path, change: str, unchanged: list[str], rows: int
 ) -> None:
-    """The server takes each of them for looked up in all partitions, and would rather read the whole target."""
+    """The server assumes that each row is looked up in all partitions, and would rather read the whole target."""
     database.execute("CREATE TABLE copy (id bigint PRIMARY KEY, v text, w text) PARTITION BY HASH (id)")
     database.execute(
         "DO $$ BEGIN FOR i IN 0..99 LOOP EXECUTE format('CREATE TABLE copy_%s PARTITION OF copy "

@@ -1,6 +1,6 @@
-"""What is noted beside the target of the batches that it has, and what it does not take for one that comes after them.
+"""What is noted beside the target about the batches that it has, and what it does not take for the next batch.
 
-A target that lost rows which the record says it has would go on without them, and nothing would tell it.
+A target that has lost rows of recorded batches would go on without them, and nothing would show it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RULES = {
 
 @pytest.fixture
 def apply(database: Database, tmp_path: Path) -> PostgresSink:
-    """Of the query `t`, to a table that has batch 0."""
+    """The sink of the query `t`, whose table has batch 0."""
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
     made = sink(database, tmp_path)
     made(inserts(1), 0)
@@ -92,7 +92,7 @@ def test_a_table_that_was_made_again_is_not_gone_on_with(
 def test_a_table_that_was_made_again_with_its_rows_goes_on_once_that_is_said(
     database: Database, apply: PostgresSink
 ) -> None:
-    """As after a restore from a dump, which gives every table another OID."""
+    """A restore from a dump does this: it gives every table another OID."""
     database.execute("ALTER TABLE copy RENAME TO old; CREATE TABLE copy (LIKE old INCLUDING ALL)")
     database.execute("INSERT INTO copy TABLE old")
     with pytest.raises(StateError, match="or it was restored from a dump") as refused:
@@ -164,7 +164,7 @@ def test_batches_without_rows_that_were_left_out_are_said_to_be_such(database: D
 def test_a_batch_that_was_applied_outlives_a_crash_of_the_server(
     start_postgres: Callable[..., LocalServer], tmp_path: Path
 ) -> None:
-    """Also where commits do not wait for the disk: Spark does not give it again."""
+    """Even where commits do not wait for the disk, because Spark does not give the batch again."""
     server = start_postgres(synchronous_commit="off", wal_writer_delay="10s")
     database = Database(server, "postgres")
     database.execute("SET synchronous_commit = on; CREATE TABLE copy (id int PRIMARY KEY)")

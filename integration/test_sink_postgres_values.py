@@ -1,4 +1,4 @@
-"""What a target holds of a batch's values, and what is refused before a row of it is written."""
+"""Which of a batch's values a target holds, and what is refused before a row of the batch is written."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_a_narrower_column_holds_as_it_is_arrives(
 
 
 def test_a_batch_of_as_many_columns_as_a_table_may_have_is_refused_at_once(database: Database, tmp_path: Path) -> None:
-    """The driver's word for it looks like a lost connection, which is tried again for two minutes."""
+    """The driver's error for it looks like a lost connection, which is tried again for two minutes."""
     names = [f"c{at}" for at in range(1, 1600)]
     database.execute(f"CREATE TABLE copy (id int PRIMARY KEY, {', '.join(f'{name} bool' for name in names)})")
     apply = sink(database, tmp_path)

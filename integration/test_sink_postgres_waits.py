@@ -51,7 +51,7 @@ def test_a_lock_of_somebody_else_is_waited_for_and_said(
 def test_a_commit_that_waits_for_a_standby_is_told_from_a_lock(
     own_database: tuple[LocalServer, Database], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of the same batch, by a driver which has died since."""
+    """For example the commit of the same batch by a driver that has died since."""
     _, database = own_database
     database.execute("CREATE TABLE copy (id int PRIMARY KEY); INSERT INTO copy VALUES (1)")
     apply = sink(database, tmp_path)
@@ -79,7 +79,7 @@ def test_a_batch_without_rows_waits_for_no_lock_of_the_table(database: Database,
 
 @contextmanager
 def altering(database: Database, change: str, apply: PostgresSink, rows: Rows) -> Iterator[Future[None]]:
-    """Batch 1, which has begun before that change of the target is committed."""
+    """Commits the change of the target once batch 1 waits for it; yields the future of that batch."""
     with database.connect() as somebody, ThreadPoolExecutor(1) as drivers:
         somebody.execute(change.encode())
         applied = drivers.submit(apply, rows, 1)
@@ -112,7 +112,7 @@ def test_a_key_that_gets_another_name_while_a_batch_waits_is_found(database: Dat
 
 
 def test_a_table_that_is_exchanged_while_a_batch_waits_gets_no_batch(database: Database, tmp_path: Path) -> None:
-    """Not even that one, of which the record would say that the table before it has it."""
+    """Not even the waiting one: the record would say that the table before has it."""
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
     apply = sink(database, tmp_path)
     apply(inserts(1), 0)

@@ -1,7 +1,7 @@
 """The option `snapshotFilter`: which rows the snapshot gives, and what becomes of those that enter or leave it.
 
-What a keyed sink has to hold is told by a journal that a trigger writes: of the part of the table that was read, the
-rows for which the condition holds, and those that have been changed since they were read.
+A journal that a trigger writes tells what a keyed sink has to hold: from the part of the table that was read, the rows
+for which the condition holds, and those that have been changed since they were read.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_a_query_of_spark_has_the_chosen_rows(spark: SparkSession, database: Dat
 
 
 def test_a_limit_of_what_gin_finds_leaves_out_no_row(database: Database, start_stream: StartStream) -> None:
-    """The server would take so many rows of an index at random, without a word."""
+    """With that limit the server takes only about as many rows from an index, at random and without a word."""
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a int[], v text); CREATE INDEX ON t USING gin (a);"
         "INSERT INTO t SELECT i, ARRAY[i % 50], repeat('x', 200) FROM generate_series(1, 50000) i"

@@ -1,4 +1,4 @@
-"""Rows are not chosen by columns that are other ones by now."""
+"""Rows are not chosen by columns that have been replaced by others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from integration.stream_harness import table_of
 def test_rows_are_not_chosen_by_another_column_that_has_the_name_of_the_one_before(
     database: Database, start_stream: StartStream, when: str, change: str
 ) -> None:
-    """A stream does not carry all columns by which it chooses."""
+    """A stream need not carry the columns by which it chooses."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w text)")
     database.execute("INSERT INTO t SELECT i, i % 2, 1 - i % 2 FROM generate_series(1, 100) i; ANALYZE t")
     run = start_stream(columns="id", snapshotFilter="v = '0'", vnodeCount="2", numPartitions="1")
