@@ -22,7 +22,7 @@ PATIENT = (
     "control_file.PATIENCE = 300.0; "
     "sys.exit(command.main(sys.argv[1:]))"
 )
-"""The command, for which the others are not taken to hang where they are slow."""
+"""The command, with so much patience that it does not take slow ones beside it for hanging."""
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_staged_chunks_are_dropped_with_the_stream(
 def test_staged_chunks_are_dropped_though_another_place_is_named(
     run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They hold rows, and the command cannot be run again."""
+    """The chunks hold rows, and the command cannot be run again."""
     run.batch(100)
     run.stop()
     staging = Path(run.options["stateDir"]) / "staging"

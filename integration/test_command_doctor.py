@@ -46,7 +46,7 @@ def test_options_are_looked_at_as_a_stream_does(database: Database, doctor: Doct
 
 
 def test_what_the_database_refuses_to_tell_hides_nothing_else(database: Database, tmp_path: Path) -> None:
-    """As where functions that look into the server are kept from the public."""
+    """For example, functions that look into the server may be withheld from the public."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
     login = database.login()
@@ -58,7 +58,7 @@ def test_what_the_database_refuses_to_tell_hides_nothing_else(database: Database
 
 
 def test_a_table_that_somebody_has_locked_is_not_waited_for(database: Database, doctor: Doctor) -> None:
-    """To compare values of an extension's type, which need rights of their own, the server opens the table."""
+    """Comparing values of an extension's type needs rights of its own; to check them the server opens the table."""
     database.execute("CREATE EXTENSION citext; CREATE TABLE t (k citext PRIMARY KEY)")
     with database.connect() as other:
         other.execute("LOCK TABLE t")

@@ -128,7 +128,7 @@ def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgre
 def test_slots_of_streams_of_the_table_are_named_with_the_log_they_keep(
     database: Database, doctor: Doctor, start_stream: StartStream
 ) -> None:
-    """One whose `stateDir` was lost before a batch was logged is known by nothing else."""
+    """Nothing else tells of a slot whose `stateDir` was lost before a batch was logged."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE t_other (id int PRIMARY KEY)")
     assert "streams of" not in doctor()[1]
     run = start_stream()
@@ -159,7 +159,7 @@ def test_slots_that_were_invalidated_are_those_to_drop(start_postgres: StartPost
 def test_a_slot_of_a_standby_that_was_invalidated_is_not_said_to_be_of_no_use(
     start_postgres: StartPostgres, doctor: Doctor
 ) -> None:
-    """Up to PostgreSQL 17 a standby goes on with it, once it has got what is missing from an archive."""
+    """Up to PostgreSQL 17 a standby goes on with such a slot, once it has got what is missing from an archive."""
     server = start_postgres(max_replication_slots="1", **KEEPS_LITTLE)
     database = Database(server, "postgres")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -90,7 +90,7 @@ def test_how_far_it_is_behind_is_since_it_was_known_to_have_everything(
 def test_a_moment_to_which_the_clock_of_the_server_has_not_come_yet_does_not_say_how_far_it_is_behind(
     run: StreamRun,
 ) -> None:
-    """It was set back: or a stream that nobody runs would not be behind until it is that late again."""
+    """After a clock was set back, a stream that nobody runs would seem not to be behind until it is that late again."""
     run.batch()
     run.database.execute("UPDATE t SET v = 'changed'")
     barrier = run.barrier()
@@ -115,7 +115,7 @@ def test_of_a_backlog_that_is_cut_the_last_commit_that_was_read_counts(run: Stre
 
 
 def test_once_a_backlog_has_been_read_the_last_batch_says_so(run: StreamRun) -> None:
-    """It may be the last one for hours: what was found a moment before, of the batch before it, is not told again."""
+    """It may be the last batch for hours, so it does not repeat what was found a moment ago for the batch before it."""
     run.catch_up()
     run.database.execute("CREATE TABLE other (id int)")
     assert not run.plan()
@@ -141,7 +141,7 @@ def test_a_run_that_finds_itself_at_the_present_is_not_behind_by_the_whole_log(r
 
 
 def test_while_nothing_at_all_is_written_a_stream_that_does_not_run_is_not_behind(run: StreamRun) -> None:
-    """The server writes a few bytes by itself, now and then: so the stream looks again if it has."""
+    """Now and then the server writes a few bytes by itself; after that the stream reads once more."""
 
     def an_hour_later() -> Lag:
         barrier = run.barrier()
@@ -171,7 +171,7 @@ def test_a_database_that_is_away_is_said_and_no_error(run: StreamRun, capsys: py
 def test_of_another_server_there_are_no_figures(
     run: StreamRun, capsys: pytest.CaptureFixture[str], tmp_path: Path, start_postgres: StartPostgres
 ) -> None:
-    """Not even where that has a slot of the same name."""
+    """Not even where the other server has a slot of the same name."""
     run.batch(100)
     run.ask()
     other = Database(start_postgres(), "postgres")
