@@ -24,7 +24,7 @@ PATIENCE = 60.0
 """Seconds for terminated backends to let go of a database and its replication slots."""
 
 Row = tuple[Any, ...]
-"""A row of any query: what its columns are is known to the query only."""
+"""A row of any query: only the query knows what its columns are."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Database:
 
     @property
     def dsn(self) -> str:
-        """URI, over TCP."""
+        """The URI that leads here, over TCP."""
         return as_uri(self.server.dsn, dbname=self.name)
 
     @property
@@ -47,7 +47,7 @@ class Database:
         return {"url": as_uri(self.dsn, password=None), **password}
 
     def url(self, folder: Path) -> str:
-        """The Spark option `url` that is enough to come here: a password, where one is wanted, is in a file there."""
+        """The Spark option `url` that suffices to connect: a password, where wanted, is in a file in `folder`."""
         password = conninfo_to_dict(self.dsn).get("password")
         if password is None:
             return self.options["url"]
@@ -59,7 +59,7 @@ class Database:
     def login(self) -> dict[str, str]:
         """The Spark options `user` and `password` of a new role, which may do everything and goes with the database.
 
-        So there is a password to look for which every server takes, whether it asks for one or not.
+        This gives tests a password to look for that every server takes, whether it asks for one or not.
         """
         password = f"hunter-{secrets.token_hex(8)}"
         self.execute(f"CREATE ROLE {self.name} SUPERUSER LOGIN PASSWORD '{password}'")
@@ -78,7 +78,7 @@ class Database:
 
 @contextmanager
 def temporary_database(server: Server) -> Iterator[Database]:
-    """A new, empty database; at the end it goes with its connections, slots and prepared transactions."""
+    """A new, empty database; at the end it is dropped, with its connections, slots and prepared transactions."""
     database = create(server)
     try:
         yield database
@@ -110,7 +110,7 @@ def drop(database: Database) -> None:
 
 
 def close_to_all(connection: psycopg.Connection[Row], database: Database) -> None:
-    """Ends what is connected to it, its prepared transactions and its slots; nobody comes in any more."""
+    """Ends the database's connections, prepared transactions and slots; nobody can connect any more."""
     with database.connect(autocommit=True) as inside:
         end_prepared_transactions(inside)
     # A client that is still running would connect again at once.
@@ -133,7 +133,7 @@ def drop_slots(connection: psycopg.Connection[Row], name: str) -> None:
 
 
 def end_sessions(connection: psycopg.Connection[Row], name: str) -> None:
-    """Returns when nobody is connected to the database any more; CREATE, ALTER and DROP DATABASE wait 5 s at most."""
+    """Ends the connections; returns when none is left, as CREATE, ALTER and DROP DATABASE wait 5 s at most."""
     query = "SELECT pid, state, query, pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     deadline = time.monotonic() + PATIENCE
     while left := connection.execute(query, [name]).fetchall():

@@ -1,6 +1,6 @@
 """Databases for one test after the other: one that is empty again is as good as a new one, and made far sooner.
 
-A new one is 900 files, which took more of the processor than most tests that have one.
+A new one is 900 files, and making it took more processor time than most tests that use one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OF_THE_DATABASE: Final = """
 
 
 class Databases:
-    """One database of a server at a time, each under a name that there has never been."""
+    """One database of a server at a time, each under a name never used before."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -45,7 +45,7 @@ class Databases:
 
     @contextmanager
     def database(self) -> Iterator[Database]:
-        """An empty database; at the end its connections, slots, prepared transactions and its role go."""
+        """An empty database; at the end its connections, slots, prepared transactions and role are removed."""
         database, self._spare = self._spare or create(self.server), None
         if self._state_when_new is None:
             with database.connect(autocommit=True) as inside:
@@ -62,7 +62,8 @@ class Databases:
     def _take_back(self, database: Database) -> None:
         renamed = replace(database, name=new_name())
         with maintenance(self.server) as connection:
-            # Who still knows the old name, as a driver that a test has left behind, does not meet the next test.
+            # Whoever still knows the old name, such as a driver that a test has left behind, does not meet the next
+            # test.
             close_to_all(connection, database)
             names = sql.Identifier(database.name), sql.Identifier(renamed.name)
             connection.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(*names))
@@ -74,12 +75,12 @@ class Databases:
             connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(names[0]))
 
     def _emptied(self, database: Database) -> bool:
-        """Whether it is as it was when it was new."""
+        """Empties the database; returns whether it is then as it was when it was new."""
         try:
             with database.connect(autocommit=True) as inside:
                 _empty(inside, self.server.version)
                 return _state(inside) == self._state_when_new
-        except psycopg.Error:  # a test may have forbidden to write in it, for one
+        except psycopg.Error:  # a test may have forbidden writing to it, for one
             return False
 
 

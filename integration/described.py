@@ -1,4 +1,4 @@
-"""A session, and what the catalog says in it of a table that was just made."""
+"""What the catalog says, in a session, about a table that was just made."""
 
 from __future__ import annotations
 

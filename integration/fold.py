@@ -16,9 +16,9 @@ Rows = dict[tuple[Any, ...], Row]
 class Fold:
     """Applies rows in the order of `_sequence`, and refuses what no consumer could apply (I2, I3).
 
-    `full`: it also refuses an update without the row before it, and a delete without the whole row. Rows that are taken
-    again are snapshot rows of keys that are there: they supersede what was there. `supersedes`: any snapshot row may,
-    for whoever does not know of which batches they are.
+    With `full` it also refuses an update without the row before it, and a delete without the whole row. Rows that are
+    read again come as snapshot rows of keys that are there, and supersede what was there. With `supersedes` any
+    snapshot row may do so, for tests that do not know which batch a row is of.
     """
 
     key: tuple[str, ...]
@@ -45,7 +45,7 @@ class Fold:
         return all(one[name] == other[name] for name in self.key)
 
     def _there(self, key: tuple[Any, ...], columns: Iterable[str]) -> Row | None:
-        """The row of this key; null in those of the columns that the stream did not carry yet when it came."""
+        """The row of this key, with null in columns that the stream did not carry yet when the row came."""
         there = self.rows.get(key)
         return None if there is None else {**dict.fromkeys(columns), **there}
 

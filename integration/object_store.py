@@ -54,14 +54,14 @@ class ObjectStore:
         }
 
     def kinds(self) -> list[str]:
-        """What it has been asked since the last call."""
+        """The kinds of the requests since the last call."""
         asked, self.requests = self.requests, []
         return [request.kind for request in asked]
 
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """One that ends with the block."""
+    """An object store that ends with the block."""
     store = ObjectStore()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": store}))
     server.daemon_threads = True
@@ -78,7 +78,7 @@ def object_store() -> Iterator[ObjectStore]:
 
 @contextmanager
 def named_by_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    """One that this process finds as anybody finds theirs."""
+    """An object store that this process finds as any program does, by environment variables."""
     with object_store() as store:
         for name, value in store.environment.items():
             monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""The program that ends what a process has started, once that has ended itself: in whatever way, by SIGKILL as well.
+"""A program that ends what a process has started once that process has ended, in whatever way, even by SIGKILL.
 
 A test process ends its children when a test is over. If it is killed in the middle of one, Sparks that wait for a
 step, hosts of a cluster and the like would stay. They are known by a variable that they have inherited. Servers and
@@ -28,7 +28,7 @@ GRACE = 60.0
 
 
 def guard() -> str:
-    """From now on what this process starts ends with it; gives the variable's value, to `end` it earlier."""
+    """Makes all that this process starts from now on end with it; returns the variable's value, to `end` it earlier."""
     value = secrets.token_hex(8)
     command = [sys.executable, "-I", __file__, value]
     reading, _held = os.pipe()  # The other end is closed with this process, and by nothing else.

@@ -9,9 +9,9 @@ import psutil
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to a child and everything below it, as if at one instant; collects the child.
+    """Sends SIGKILL to a child and everything below it, as if at one instant; collects the child.
 
-    May be called twice, and whatever of it has ended by itself.
+    May be called twice, and after any of them have ended by themselves.
     """
     try:
         if process.poll() is None:

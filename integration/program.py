@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def program(name: str) -> Iterator[Path]:
-    """A temporary folder for a program that starts servers and Sparks; with the block both are gone.
+    """A temporary folder for a program that starts servers and Sparks; both are gone when the block ends.
 
     A Spark that is still starting when Ctrl-C comes would go on, and write into a folder that has been removed: so what
-    runs is ended first. To be asked to end, or to lose the terminal, is like Ctrl-C.
+    runs is ended first. SIGTERM and the loss of the terminal are treated like Ctrl-C.
     """
     value = orphans.guard()
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -7,16 +7,16 @@ from integration.database import Database
 EXPORTER = "state = 'idle in transaction'"
 OTHERS = f"NOT {EXPORTER}"
 EVERY = "true"
-"""Which sessions: of the state that readers are pinned to, all but that one, all."""
+"""Conditions that choose sessions: the one that holds the state of the readers, all others, and all."""
 
 
 def terminate(database: Database, which: str) -> int:
-    """Ends them, waits until they have gone, and returns how many there were."""
+    """Ends the chosen sessions, waits until they have gone, and returns how many there were."""
     return sessions(database, which, "pg_terminate_backend(pid, 10000)")
 
 
 def sessions(database: Database, which: str, counted: str = "*") -> int:
-    """How many there are."""
+    """How many of the chosen sessions there are."""
     query = (
         f"SELECT count({counted}) FROM pg_stat_activity "
         f"WHERE application_name = 'backfill' AND datname = current_database() AND {which}"

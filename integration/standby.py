@@ -23,14 +23,14 @@ def become_standby(server: LocalServer) -> None:
 
 
 def become_primary(server: LocalServer) -> None:
-    """On the timeline that it was on, as none is who was restarted and not promoted."""
+    """Makes the standby a primary on the same timeline: it is restarted and not promoted."""
     server.stop()
     (server.folder / "data" / "standby.signal").unlink()
     server.start()
 
 
 def follow(server: LocalServer, primary: LocalServer, name: str = "standby") -> None:
-    """Makes `server` a standby of `primary`, which takes over its slots from version 17 on; what it had is gone."""
+    """Makes `server` a standby of `primary`, whose slots it takes over from version 17 on; what it had is gone."""
     server.stop()
     data = server.folder / "data"
     shutil.rmtree(data)
@@ -66,7 +66,7 @@ def catch_up(server: LocalServer, primary: LocalServer) -> None:
 
 
 def make_slot(server: LocalServer, primary: LocalServer, name: str) -> None:
-    """A logical slot of the standby's own, for which it waits until the primary has logged what is open there."""
+    """Makes a logical slot on the standby, which waits until the primary has logged its open transactions."""
     asked = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
     with (
         psycopg.connect(server.dsn, autocommit=True) as session,
@@ -84,14 +84,14 @@ def make_slot(server: LocalServer, primary: LocalServer, name: str) -> None:
 
 
 def pause(server: LocalServer) -> None:
-    """The standby shows nothing newer from now on."""
+    """Lets the standby show nothing newer from now on."""
     with psycopg.connect(server.dsn, autocommit=True) as session:
         session.execute("SELECT pg_wal_replay_pause()")
         eventually(lambda: session.execute("SELECT pg_get_wal_replay_pause_state()").fetchone() == ("paused",))
 
 
 def cut_off(server: LocalServer) -> None:
-    """The standby gets no more of the primary's log."""
+    """Cuts the standby off from the primary's log."""
     with psycopg.connect(server.dsn, autocommit=True) as session:
         session.execute("ALTER SYSTEM SET primary_conninfo = ''")
         session.execute("SELECT pg_reload_conf()")
@@ -105,7 +105,7 @@ def promote(server: LocalServer) -> None:
 
 @contextmanager
 def no_standby(database: Database) -> Iterator[None]:
-    """Commits wait for one that there is not."""
+    """Makes commits wait for a standby that does not exist, until the block ends."""
     database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     database.execute("SELECT pg_reload_conf()")
     eventually(lambda: database.execute("SHOW synchronous_standby_names") == [("nobody",)])

@@ -50,7 +50,7 @@ def table_of(database: Database, rows: int, *, identity: str = "DEFAULT") -> Non
 
 
 def churn(database: Database, number: int) -> None:
-    """Changes all over that table, different ones each time."""
+    """Makes changes all over the table of `table_of`, different ones for each number."""
     database.execute(
         f"UPDATE t SET v = 'round {number}' WHERE id % 7 = {number % 7}; DELETE FROM t WHERE id % 31 = {number % 31};"
         f"INSERT INTO t SELECT i, 'new' FROM generate_series({number}, 400, 37) i ON CONFLICT (id) DO NOTHING;"
@@ -100,8 +100,8 @@ class StreamRun(Query[Row]):
         return self._stream
 
     def give_up_after(self, seconds: float) -> None:
-        """From now on transient errors are borne no longer than this, of which only pauses count: a slow machine has as
-        many tries.
+        """From now on the stream gives up on transient errors after this time. Only pauses count, so that a slow
+        machine has as many tries.
         """
         pauses = Pauses()
         self.upstream._sessions.retries = replace(
@@ -120,13 +120,13 @@ class StreamRun(Query[Row]):
         return self.stream()._pin
 
     def stop(self) -> None:
-        """The driver ends; what follows happens in a new one."""
+        """Ends the driver; what follows happens in a new one."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None
 
     def restart(self, **options: str) -> None:
-        """The driver ends, and a new one goes on from the checkpoint, with some options set to other values."""
+        """Ends the driver; a new one goes on from the checkpoint, with these options set to other values."""
         self.stop()
         self.options = {**self.options, **options}
 
@@ -157,9 +157,9 @@ class StreamRun(Query[Row]):
         self.committed += 1
 
     def judged_batch(self, max_rows: int | None = None) -> bool:
-        """A batch after which the sink must be what the database itself shows at the batch's epoch (I1).
+        """Runs a batch after which the sink must be what the database itself shows at the batch's epoch (I1).
 
-        That can be looked at where the epoch is a state that readers are pinned to.
+        This can be checked where the epoch is a state that readers are pinned to.
         """
         if not self.plan(max_rows):
             return False
@@ -169,7 +169,7 @@ class StreamRun(Query[Row]):
         return True
 
     def judge(self) -> Callable[[], None]:
-        """For the batch that is planned: what requires, once it is committed, that the sink is right."""
+        """A check for the batch that is planned: called once it is committed, it requires that the sink is right."""
         if self.pin is None:
             return lambda: None
         expected = self._shown_at(self.pin)
@@ -181,9 +181,9 @@ class StreamRun(Query[Row]):
         return require
 
     def backfill(self, max_rows: int | None = None) -> int:
-        """Judged batches until every snapshot row has been read; returns how many.
+        """Runs judged batches until every snapshot row has been read; returns how many.
 
-        One of them at least had a pin to be judged by, unless all of them were planned before.
+        At least one of them had a pin to be judged by, unless all of them were planned before.
         """
         planned = bool(self.offsets) and not self.barrier(len(self.offsets)).progress.unfinished
         judged = self.judged
@@ -217,12 +217,12 @@ class StreamRun(Query[Row]):
         return {tuple(row[name] for name in self.fold.key): row for row in rows}
 
     def require_equal(self) -> None:
-        """The sink is the table, as it is now."""
+        """Requires that the sink equals the table as it is now."""
         with self.database.connect() as connection:
             self._require_sink(self.table(connection))
 
     def finish(self) -> None:
-        """Everything is read, the sink is the table, and the driver ends."""
+        """Reads everything, requires that the sink equals the table, and ends the driver."""
         self.catch_up()
         assert self.backfilled
         self.require_equal()
@@ -272,7 +272,7 @@ class StreamRun(Query[Row]):
 
 
 def told(run: StreamRun) -> list[tuple[str, int, str | None]]:
-    """The changes of the next batch, as `_change_type`, `id` and `v`."""
+    """Runs the next batch; returns its changes as `_change_type`, `id` and `v`."""
     assert run.plan()
     rows = sorted(run.read(), key=lambda row: row["_sequence"])
     run.commit(rows)

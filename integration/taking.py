@@ -39,7 +39,7 @@ def waiting(database: Database, statement: str) -> Iterator[list[BaseException]]
 
 
 def read_to_the_end(run: StreamRun, max_rows: int) -> None:
-    """As Spark's user would: where the query fails because a state is gone, it is started again."""
+    """Reads to the end as Spark's user would: where the query fails because a state is gone, it is started again."""
     for _ in range(100):
         try:
             if not run.batch(max_rows):

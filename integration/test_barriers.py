@@ -23,7 +23,7 @@ from integration.writers import BIGINT, COMPOSITE, HIDDEN, NUMERIC, TABLE, UUID,
 SIZE = 1000
 BARRIERS = 20
 FEW_BYTES = "2000"
-"""What one batch may read of the snapshot: about 15 rows, so that there are barriers enough also where writers, given
+"""What one batch may read of the snapshot: about 15 rows, so that there are enough barriers even where writers, given
 time, have deleted a third of the table before it is read."""
 
 ENOUGH = 100_000
@@ -31,7 +31,7 @@ ENOUGH = 100_000
 
 
 def opened(run: StreamRun, shape: Shape) -> int:
-    """The first batch, at a time when nothing holds up the making of the slot; returns the sum of all balances."""
+    """Runs the first batch, while nothing holds up the making of the slot; returns the sum of all balances."""
     run.select = shape.select
     run.judged_batch(ENOUGH)
     ((constant,),) = run.database.execute(f"SELECT sum(balance)::bigint FROM {TABLE}")
@@ -105,7 +105,7 @@ class HangingCommits:
             self.add()  # the first ones may still come through
 
     def add(self) -> None:
-        """One more commit that waits; returns when it does."""
+        """Begins one more commit; returns when it waits, or has come through."""
         client = Client(self._database, self._shape, SIZE, self._rng)
         thread = threading.Thread(target=self._commit, args=(client,), daemon=True)
         thread.start()
@@ -129,14 +129,14 @@ class HangingCommits:
         return len(self._threads)
 
     def show_one(self) -> None:
-        """One of them becomes visible, not necessarily that which is first in the log."""
+        """Lets one of them become visible, not necessarily the first in the log."""
         client, thread = self._threads.pop(self._rng.randrange(len(self._threads)))
         self._database.execute("SELECT pg_cancel_backend(%s)", [client.pid])
         thread.join()
         client.close()
 
     def end(self) -> None:
-        """Nobody waits any more; all become visible."""
+        """Lets all of them become visible; later commits do not wait."""
         self._set("ALTER SYSTEM RESET synchronous_standby_names")
         for client, thread in self._threads:
             thread.join()

@@ -29,7 +29,7 @@ def test_connections_cut_between_batches_are_made_anew(
 
 
 class Terminating:
-    """In place of a method of the upstream, or of a part of it: the same, after its session has been ended."""
+    """Replaces a method of the upstream, or of a part of it: before the call it ends the sessions, once."""
 
     def __init__(self, run: StreamRun, name: str, which: str) -> None:
         self._database, self._which = run.database, which

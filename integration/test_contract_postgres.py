@@ -155,7 +155,7 @@ class PostgresLaboratory:
         return self._open({"failOnDataLoss": "false"})
 
     def open_impatient(self) -> PostgresUpstream:
-        """As `open`, of an adapter that waits for nothing."""
+        """Like `open`, but the adapter waits for nothing."""
         return self._open({}, RetryPolicy(give_up_after=0.0))
 
     def _open(self, given: Mapping[str, str], retries: RetryPolicy | None = None) -> PostgresUpstream:
@@ -238,7 +238,7 @@ class TestPostgresUpstream(UpstreamLaws, LosingUpstreamLaws, GrowingUpstreamLaws
 
 
 class TestPostgresUpstreamWithAStandbyThatDoesNotAnswer(HidingUpstreamLaws):
-    """Commits wait for a standby, in the log but unseen, if their session does not say otherwise."""
+    """A commit waits for a standby, in the log but unseen, if its session sets synchronous_commit to on."""
 
     @pytest.fixture
     def laboratory(self, waiting: Databases, request: pytest.FixtureRequest) -> Iterator[PostgresLaboratory]:

@@ -32,7 +32,7 @@ class Pair:
     run: StreamRun
 
     def synchronize(self) -> None:
-        """Has the standby take over the stream's slot: it needs to have come further than when it was made."""
+        """Has the standby take over the stream's slot, which needs to have advanced since it was made."""
         with psycopg.connect(self.other.dsn, autocommit=True) as session:
             asked = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND synced AND NOT temporary"
 

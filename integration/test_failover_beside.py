@@ -54,7 +54,7 @@ def test_a_copy_of_the_primary_without_the_slot_is_not_taken_for_a_loss(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As made of its files, and reached by the same name. The next try finds the slot."""
+    """The copy was made of its files, and is reached by the same name. The next try finds the slot."""
     primary, other = start_postgres(), start_postgres()
     run = start_stream(database=Database(primary, "postgres"), vnodeCount="4", numPartitions="2")
     table_of(run.database, 400)
@@ -125,7 +125,7 @@ def test_changes_between_positions_are_planned_anew_where_they_were_planned_on_t
 def test_changes_are_not_read_from_a_standby_that_has_a_slot_of_that_name(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where url leads to both, and somebody keeps such slots in step by hand. It has a part of the changes alone."""
+    """As where url leads to both, and somebody keeps such slots in step by hand. The standby lacks some changes."""
     primary, other, database = with_standby(start_postgres)
     database.execute("SELECT pg_create_logical_replication_slot('kept', 'pgoutput')")
     run = start_stream(database=database, slotName="kept", vnodeCount="4", numPartitions="2")

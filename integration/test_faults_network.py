@@ -27,7 +27,7 @@ from integration.stream_harness import StreamRun
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 UNDOING: tuple[Kind, ...] = ("refused", "lost")
-"""Those after which something has to be done again. Of the others it does not matter at which round trip they are."""
+"""Faults after which something has to be done again. For others it does not matter at which round trip they strike."""
 
 ROWS = 400
 BATCHES = 40
@@ -44,7 +44,7 @@ def network(database: Database) -> Iterator[tuple[Proxy, str]]:
 
 @pytest.fixture
 def run(database: Database, network: tuple[Proxy, str], start_stream: StartStream) -> StreamRun:
-    """Some ten rows a batch, so that the snapshot is not read before the network has failed everywhere."""
+    """A stream of some ten rows a batch, so that the snapshot is not read before the network has failed everywhere."""
     create(database)
     return start_stream(vnodeCount="3", numPartitions="1", url=network[1], maxBytesPerTrigger="600")
 
@@ -94,7 +94,7 @@ def create(database: Database) -> None:
 
 
 def write(database: Database, number: int) -> None:
-    """Something of everything, over the whole table."""
+    """Writes of every kind over the whole table."""
     database.execute(
         f"UPDATE t SET v = 'changed {number}' WHERE id % 13 = {number} % 13;"
         f"DELETE FROM t WHERE id % 101 = {number} % 101;"
@@ -200,7 +200,7 @@ def read(run: StreamRun, part: Part, strikes: Strikes) -> list[Row]:
 def test_rows_are_looked_up_once_each_though_the_connection_is_lost_amid_them(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the server has changed its mind meanwhile how to find them, and so in which order."""
+    """Even where the server meanwhile finds them by another plan, and so in another order."""
     monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.BATCH_BYTES", 1 << 16)
     # More than fits into what is under way in the network; the heap's order is not the key's.
     database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")

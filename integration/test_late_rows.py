@@ -16,7 +16,7 @@ from integration.stream_harness import table_of, told
 def test_a_row_that_comes_late_by_its_order_is_left_out(
     database: Database, start_stream: StartStream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As where the table is fed by several writers, of which none knows how far the others are."""
+    """As where the table is fed by several writers, none of which knows how far the others are."""
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamptz NOT NULL);"
         "INSERT INTO t VALUES (1, 'first', '2026-01-05'), (2, 'first', '2026-01-05'), (3, 'first', '2026-01-05')"

@@ -49,7 +49,7 @@ def opened() -> list[threading.Thread]:
 def upstream(
     database: Database, opened: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PostgresUpstream]:
-    """Of a table of 2,000 rows."""
+    """An upstream of a table with the keys from 1 to 2000."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 2000) i; ANALYZE t")
     found = open_upstream(parse({**database.options, "dbtable": "t", "numPartitions": str(READERS)}))
@@ -61,7 +61,7 @@ def upstream(
 
 @pytest.fixture
 def pin(upstream: PostgresUpstream) -> Pin:
-    """A state of its table."""
+    """A state of the upstream's table."""
     return pinned(upstream)
 
 
@@ -74,7 +74,7 @@ def pinned(upstream: Upstream) -> Pin:
 def test_a_table_that_has_grown_since_the_process_began_is_taken_for_as_large_as_it_is(
     database: Database, opened: list[threading.Thread], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are counted by several sessions, and what a batch reads again is one batch, as in a new process."""
+    """Several sessions count its rows, and one batch reads all of them again, as in a new process."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     run = start_stream(numPartitions=str(READERS), vnodeCount="9")
     run.backfill()
@@ -88,7 +88,7 @@ def test_a_table_that_has_grown_since_the_process_began_is_taken_for_as_large_as
 
 
 def ends_of_vnodes(database: Database, vnodes: int) -> list[int]:
-    """Where all vnodes but the last one end, after 0."""
+    """0, then where all vnodes but the last one end."""
     upstream = open_upstream(parse({**database.options, "dbtable": "t"}))
     try:
         return [0, *(int(str(key[0])) for key in upstream.bounds(vnodes))]
@@ -109,7 +109,7 @@ def test_a_sample_of_many_rows_cuts_them_into_about_equal_parts(database: Databa
 
 @pytest.mark.parametrize("analyzed", ["", "; ANALYZE t"], ids=["not analyzed", "analyzed"])
 def test_a_few_pages_of_rows_with_large_values_are_all_looked_at(database: Database, analyzed: str) -> None:
-    """The values lie in pages of their own, hundreds for each of these: a few of so many would be none of these."""
+    """The values lie in pages of their own, hundreds for each page of rows: a sample of all would miss the rows."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text) WITH (autovacuum_enabled = false)")
     database.execute("ALTER TABLE t ALTER v SET STORAGE EXTERNAL")
     database.execute(f"INSERT INTO t SELECT i, repeat('v', 20000) FROM generate_series(1, 400) i{analyzed}")
@@ -117,7 +117,7 @@ def test_a_few_pages_of_rows_with_large_values_are_all_looked_at(database: Datab
 
 
 def before(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]) -> None:
-    """The action happens at the beginning of each call of this method of `Measuring`."""
+    """Runs the action at the beginning of each call of this method of `Measuring`."""
     method = getattr(Measuring, name)
 
     def replacement(measuring: Measuring, *arguments: Any) -> Any:
@@ -137,7 +137,7 @@ def requests(rng: Random, count: int) -> list[Measure]:
 
 
 def expected(asked: Sequence[Measure]) -> tuple[Extent, ...]:
-    """Rows are numbered from 1 to 2000."""
+    """The extents of these ranges, with rows numbered from 1 to 2000."""
     found = []
     for request in asked:
         after = 0 if request.range.after is None else int(str(request.range.after[0]))
@@ -164,7 +164,7 @@ def test_several_sessions_do_not_share_what_one_bitmap_tells(
     count: int,
     sessions: int,
 ) -> None:
-    """Where rows lie in another order than their keys each would look at the same pages."""
+    """Where rows lie in another order than their keys, each would look at the same pages."""
     monkeypatch.setattr("backfill.upstream.postgres.snapshot.pin.better_by_bitmap", lambda _: "SELECT true")
     asked = requests(Random(count), count)
     assert upstream.measure(pinned(upstream), asked) == expected(asked)
@@ -193,7 +193,7 @@ def test_ranges_of_all_forms_are_counted_whatever_the_table_and_its_columns_are_
 
 
 def test_ranges_are_counted_with_the_index_of_the_key(database: Database) -> None:
-    """Not with another one that begins as it does, and that would lead to all rows of each tenant."""
+    """Another index that begins like the key's would lead to all rows of each tenant."""
     database.execute(
         "CREATE TABLE t (tenant int, id int, v text, PRIMARY KEY (tenant, id)); CREATE INDEX ON t (tenant)"
     )

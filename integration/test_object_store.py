@@ -45,7 +45,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
 def test_a_stream_has_what_it_needs_of_a_store_in_its_own_folder(
     database: Database, start_stream: StartStream, store: ObjectStore
 ) -> None:
-    """It may look at the bucket, and do nothing above its folder; and it leaves nothing there."""
+    """The stream may look at the bucket, and do nothing above its folder; in its folder it leaves nothing."""
 
     def refuse(request: Request) -> tuple[int, str] | None:
         return None if request.key.startswith(f"{FOLDER}/") or not request.key else (403, "AccessDenied")
@@ -110,7 +110,7 @@ def test_a_store_that_is_away_for_a_while_ends_the_query_and_nothing_else(
 
 
 def test_a_store_that_is_asked_too_much_now_and_then_ends_no_read(store: ObjectStore) -> None:
-    """Also where its text is longer than what is read, as the end of a file is."""
+    """Even where the error's text is longer than what is read, such as the end of a file."""
     files = Staging(STAGING).of_batch(1)
     rows = pa.record_batch({"id": [1]})
     files.write("chunk.arrow", rows.schema, [rows])
@@ -135,7 +135,7 @@ def test_a_store_that_is_asked_too_much_now_and_then_ends_no_read(store: ObjectS
 def test_staged_files_are_not_taken_for_lost_where_the_store_takes_the_credentials_no_more(
     store: ObjectStore, status: int
 ) -> None:
-    """S3 says 400 of a token that has expired, and to a HEAD no reason."""
+    """S3 answers 400 for a token that has expired, and gives no reason to a HEAD."""
     files = Staging(STAGING).of_batch(1)
     rows = pa.record_batch({"id": [1]})
     files.write("chunk.arrow", rows.schema, [rows])
@@ -195,7 +195,7 @@ def test_a_table_follows_from_one_store_to_another_place_of_it(
 def test_a_reader_left_over_from_a_checkpoint_before_does_not_take_a_place_in_the_new_one(
     tmp_path: Path,
 ) -> None:
-    """A store has its file when it is closed, be it that all of the epoch has been removed and planned anew since."""
+    """A store has a file once it is closed, even if all of its epoch has been removed and planned anew since."""
     with simulated():
         server = Server(SimulatedDatabase({key: (*key, "at first") for key in KEYS[:6]}))
         spark = Spark(server, tmp_path, staging_uri=STAGING, vnodes=1, partitions=1)

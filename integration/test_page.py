@@ -40,7 +40,7 @@ def test_a_stream_does_what_the_page_of_the_algorithm_shows(database: Database, 
 
 
 def emitted(run: StreamRun) -> list[str]:
-    """What a batch emits, as the page writes it; the sink is right after it."""
+    """Runs a batch and requires that the sink is right; returns what the batch emits, as the page writes it."""
     assert run.plan()
     require, rows = run.judge(), run.read()
     run.commit(rows)

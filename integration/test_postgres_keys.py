@@ -93,7 +93,7 @@ class Table:
         return bool(self._one(sql.SQL("SELECT {}").format(sql.SQL(" AND ").join(conditions))))
 
     def plan(self, row: Key) -> str:
-        """Of the statement that reads what comes behind a row."""
+        """The plan of the statement that reads what comes after a row."""
         read = sql.SQL(", ").join(snapshot_expression(map_column(key.column)) for key in self.keys)
         query = sql.SQL("EXPLAIN SELECT {} FROM public.t WHERE {} ORDER BY {}").format(
             read, compare(self.keys, self.columns, ">", self.literals(row)), order_by(self.keys, NAME)
@@ -105,7 +105,7 @@ class Table:
 def filled(
     database: Database, statements: str, values: Sequence[Sequence[str | None]], types: Sequence[str]
 ) -> Iterator[Table]:
-    """The table that the statements make, with one row for each of the distinct keys; each type's values in a list."""
+    """The table that the statements make, with one row for each distinct key; `values` has a list for each type."""
     with Connector.of(database.dsn).session() as session:
         session.execute("DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public")
         session.execute(statements.encode())
@@ -187,7 +187,7 @@ def test_a_key_compares_as_its_index_does(
 
 
 def assert_found_by_text(table: Table, texts: Sequence[str | None]) -> None:
-    """Text made of the typed keys names the same rows, also where no column but only literals are compared."""
+    """Requires that text made of the typed keys names the same rows, also where only literals are compared."""
     (key,) = table.keys
     lowest = table.literals(table.rows[0])
     value = key_value(key, sql.SQL("u.v"))

@@ -58,7 +58,7 @@ DAYS = """
 def test_only_partitions_that_have_a_part_of_a_range_are_entered(
     session: Session, item: KeyRange, entered: set[str], rows: int
 ) -> None:
-    """By a comparison of two columns alone, all of them would be."""
+    """With a comparison of two columns alone, all of them would be entered."""
     description = described(session, DAYS)
     table = KeyedTable(description.name, partitioned=True, key=description.key)
     counting = table.counts([item, item], [100, 3], "")
@@ -70,7 +70,7 @@ def test_only_partitions_that_have_a_part_of_a_range_are_entered(
 
 
 def test_rows_are_looked_up_in_many_partitions_by_the_index(database: Database) -> None:
-    """The server takes each of them for looked up in all partitions, and would rather read the whole table."""
+    """The server assumes that each row is looked up in all partitions, and would rather read the whole table."""
     database.execute("CREATE TABLE t (id bigint, v text, PRIMARY KEY (id)) PARTITION BY HASH (id)")
     database.execute(
         "DO $$ BEGIN FOR i IN 0..99 LOOP EXECUTE format('CREATE TABLE t_%s PARTITION OF t "
@@ -110,7 +110,7 @@ def test_a_partition_that_does_not_log_the_key_is_refused_by_name(
 
 
 def test_a_partition_is_advised_to_log_its_key_by_its_own_index(session: Session) -> None:
-    """Not whole rows: where the publication has a list of columns nobody could write to the partition then."""
+    """It is not advised to log whole rows: with a list of columns in the publication nobody could then write to it."""
     table = """
         CREATE TABLE t (id int NOT NULL, "B" int NOT NULL, v int) PARTITION BY RANGE (id);
         CREATE UNIQUE INDEX u ON t ("B", id); ALTER TABLE t REPLICA IDENTITY USING INDEX u;

@@ -15,7 +15,7 @@ from backfill.vnode import Key, KeyRange
 from integration.database import Database
 
 RANGES = 64
-"""So many readers read at once, each from a place of its own."""
+"""The number of readers that read at once, each from a place of its own."""
 
 COMPARISONS = 8
 """Enough to find a key's place among the 128 ends of the ranges."""

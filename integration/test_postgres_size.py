@@ -51,7 +51,7 @@ def test_a_table_that_was_all_but_empty_when_it_was_analyzed_has_a_sampled_size(
 
 
 def test_a_table_of_which_little_is_left_has_no_more_rows_than_that(session: Session) -> None:
-    """As a queue of large values has: taken for many small ones they would be more than a batch may have."""
+    """An example is a queue of large values: taken for many small ones, they would be more than a batch may have."""
     table = described(session, "CREATE TABLE t (id int PRIMARY KEY, v text) WITH (autovacuum_enabled = false)")
     session.execute("INSERT INTO t SELECT g, repeat('x', 1900) FROM generate_series(1, 20000) g")
     session.execute("DELETE FROM t WHERE id % 40 <> 0")

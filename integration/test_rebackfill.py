@@ -51,7 +51,7 @@ class Person:
         self.asked: Asked | None = None
 
     def ask(self) -> None:
-        """The command, with the ends of a random range of keys, whether they have rows or not."""
+        """Runs the command with the ends of a random range of keys, whether they have rows or not."""
         first, last = sorted(self.shape.make(self.rng.randrange(SIZE)) for _ in range(2))
         ends = [self._end("--from", ">=", first), self._end("--to", "<=", last)]
         words = [word for words, _ in ends for word in words]
@@ -70,7 +70,7 @@ class Person:
         return [f"{word}={value}" for value in key], condition
 
     def see(self, rows: list[Row]) -> None:
-        """Looks at a batch; once the request is done, each of its rows has come, by being read again or by a change."""
+        """Looks at a batch; once the request is done, each of its rows must have been read again or changed."""
         if self.asked is None or self.run.committed <= self.asked.planned:
             return
         kinds = ("insert", "update_postimage")
@@ -110,7 +110,7 @@ class Person:
 
 
 def batch(run: StreamRun, person: Person, rng: random.Random) -> None:
-    """A batch of which, now and then, some or all chunks are lost with the driver before they are staged."""
+    """Runs a batch; now and then some or all of its chunks are lost with the driver before they are staged."""
     if not run.plan(20 if rng.random() < 0.1 else ENOUGH):
         return
     require = run.judge()
@@ -215,7 +215,7 @@ def test_whoever_asks_for_what_only_the_database_knows_to_be_no_key_does_not_wai
 
 
 def test_keys_of_each_type_name_the_rows_between_them(database: Database) -> None:
-    """As the database reads the text of a key, in whatever form; the range has its own."""
+    """A key may be given in any form that the database reads; the range has the database's own form."""
     kinds: dict[str, tuple[str, str, str | None]] = {
         "numeric": ("0.5", "1e1", "x"),
         "timestamptz": ("2026-01-01", "2026-01-02 00:00:00+00", "2026-13-01"),

@@ -47,7 +47,7 @@ class Repacking(InThreads):
 def test_a_table_that_is_repacked_again_and_again_is_read_and_followed(
     database: Database, start_stream: StartStream, shape: Shape, changelog: str, rng: random.Random
 ) -> None:
-    """Where it happens while a batch is read the query ends, and is started again."""
+    """Where it happens while a batch is read, the query ends, and is started again."""
     require_version(database, 190_000, "REPACK (CONCURRENTLY)")
     shape.create(database, SIZE, identity="DEFAULT")
     run = start_stream(TABLE, key=shape.sink_key, select=shape.select, changelog=changelog, maxBytesPerTrigger="3000")

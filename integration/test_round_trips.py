@@ -1,4 +1,4 @@
-"""How often the database is waited for: of one that is far away, each time costs what the way there and back takes."""
+"""How often a stream waits for the database: each time costs the way there and back, which may be long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = 4000
 
 @dataclass(frozen=True)
 class Way:
-    """The way to the database, and how often it is gone."""
+    """A way to the database that counts round trips and connections."""
 
     proxy: Proxy
     url: str
@@ -35,7 +35,7 @@ class Way:
     """Empty where the server wants none."""
 
     def trips(self, operation: Callable[[], Any]) -> int:
-        """A round trip more or less may be seen where an answer comes in parts."""
+        """How many round trips the operation takes, one more or less where an answer comes in parts."""
         before = self.proxy.requests
         operation()
         return self.proxy.requests - before

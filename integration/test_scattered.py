@@ -22,7 +22,7 @@ from integration.fixtures.streams import StartStream
 from integration.waiting import eventually
 
 ROWS = 40_000
-"""About 560 pages."""
+"""They fill about 560 pages."""
 
 SCATTERED = f"INSERT INTO t SELECT md5(i::text)::uuid, repeat('v', 80) FROM generate_series(1, {ROWS}) i"
 IN_ORDER = f"{SCATTERED} ORDER BY 1"
@@ -39,8 +39,8 @@ def opened(database: Database, **options: str) -> Iterator[PostgresUpstream]:
 
 
 def insert(database: Database, statement: str) -> None:
-    """Returns when the rows are counted: a session may tell the server's statistics of what it did when it ends, which
-    may be after the VACUUM that comes next, and would be taken for writes since then.
+    """Runs the statement; returns when its rows are counted. A session may report them to the server's statistics only
+    when it ends: after the VACUUM that comes next, they would be taken for writes since then.
     """
     with database.connect(autocommit=True) as session:
         session.execute(statement.encode())
@@ -57,7 +57,7 @@ def filled(database: Database) -> Database:
 
 
 def plan_of(database: Database, upstream: PostgresUpstream, item: KeyRange, settings: Sequence[str] = ()) -> str:
-    """By which plan a reader reads this range in key order."""
+    """The plan by which a reader reads this range in key order."""
     reader = upstream.reader()
     assert isinstance(reader, PostgresSnapshotReader)
     with database.connect() as connection, connection.transaction():
@@ -118,7 +118,7 @@ TENANTS = (
     ],
 )
 def test_of_a_key_of_two_columns_no_other_index_is_used(database: Database, also: str, sorted_too: bool) -> None:
-    """One of the first column alone would lead to all rows of a tenant, for each chunk of them."""
+    """An index of the first column alone would lead to all rows of a tenant, for each chunk of them."""
     database.execute(TENANTS)
     database.execute(also)
     database.execute("VACUUM ANALYZE t")
@@ -133,7 +133,7 @@ IN_TENANTS = (
     "INSERT INTO t SELECT {tenant}, md5(i::text)::uuid, repeat('v', 240) "
     f"FROM generate_series(1, {ROWS}) i ORDER BY {{order}}"
 )
-"""About 1400 pages."""
+"""The rows fill about 1400 pages."""
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_others_are_counted_by_the_index(database: Database, key: str, rows: str
 def test_ranges_are_counted_by_bitmaps_as_by_the_index(
     filled: Database, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also such as have none, or far more rows than the limit, or are more than are counted at once."""
+    """Even ranges without rows or with far more than the limit, and more ranges than are counted at once."""
     rng = Random(limit)
     with opened(filled) as upstream:
         near = [(f"{rng.getrandbits(32):08x}-0000-0000-0000-000000000000",) for _ in range(9)]

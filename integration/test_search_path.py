@@ -61,7 +61,7 @@ def test_a_stream_reaches_no_function_or_operator_of_others(
 def test_a_database_that_turns_numbers_into_texts_by_itself_is_streamed(
     database: Database, start_stream: StartStream
 ) -> None:
-    """As databases do that came from a version before 8.3."""
+    """Databases that came from a version before 8.3 do that."""
     table_of(database, 60)
     for kind in ("int", "bigint", "oid"):
         database.execute(f"CREATE CAST ({kind} AS text) WITH INOUT AS IMPLICIT")
@@ -96,7 +96,7 @@ def test_functions_are_called_with_their_schema(database: Database) -> None:
 
 
 def texts_of(file: Path) -> Iterator[str]:
-    """The literals of a module, without its docstrings and what it raises."""
+    """The text literals of a module, without its docstrings and the texts that it raises."""
     tree = ast.parse(file.read_text())
     raised = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise) for part in ast.walk(node)}
     said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

@@ -61,7 +61,7 @@ def test_a_server_that_goes_while_chunks_are_read_costs_no_row(
 
 
 def exporting(database: Database, name: str, opened: ExitStack) -> None:
-    """Exports a snapshot of now under this name, by taking transactions of sessions until it is one's turn."""
+    """Exports a snapshot of now under this name, by beginning transactions until one gets the name."""
     _, transaction, _ = name.split("-")
     for _ in range(100):
         session = opened.enter_context(database.connect(autocommit=True))

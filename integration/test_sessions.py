@@ -35,7 +35,7 @@ KEPT_ALIVE = (
 
 
 def test_either_side_notices_that_the_other_has_vanished(database: Database) -> None:
-    """As far as that can be seen without a network that swallows packets: what the kernels have been told."""
+    """Shows what the kernels have been told, as no network here swallows packets."""
     connector = Connector.of(database.dsn)
     server = int(conninfo_to_dict(database.dsn)["port"] or 0)
     for_rows = connector.for_rows().new_arrow_session
@@ -57,7 +57,7 @@ def test_rows_may_wait_longer_than_the_database_has_patience(database: Database)
 
 
 def test_the_server_looks_for_its_client_in_the_midst_of_a_statement(database: Database) -> None:
-    """Else the slot of a driver that was killed is busy until all that it has asked for is decoded."""
+    """Otherwise the slot of a killed driver is busy until all that the driver asked for is decoded."""
     looks = "SELECT current_setting('client_connection_check_interval')"
     connector = Connector.of(database.dsn)
     with connector.session() as session, closing(connector.new_arrow_session()) as other:
@@ -70,24 +70,24 @@ def test_the_server_looks_for_its_client_in_the_midst_of_a_statement(database: D
 
 
 def one_more_waits_a_minute(server: int, before: Set[int]) -> bool:
-    """Whether there is one connection beside those of these ports, and it waits for a minute."""
+    """Whether there is just one connection beside those of these ports, and it waits for a minute."""
     now = patience_of_sockets(server)
     return [now[port] for port in now.keys() - before] == [60_000]
 
 
 def patience_of_sockets(server: int) -> dict[int, int]:
-    """How many milliseconds each TCP connection of this process to the server at this port waits for what was sent to
-    be received, by its own port.
+    """How many milliseconds each TCP connection of this process to the server's port waits for the receipt of what it
+    sent, by the connection's own port.
 
-    One may be left out while others of the machine come and go: the system lists them piece by piece.
+    A connection may be missing while others of the machine come and go: the system lists them piece by piece.
     """
     found = {}
     for connection in psutil.Process().net_connections("tcp"):
-        # Not those to a JVM of this process, which opens more of them whenever it likes.
+        # Connections to a JVM of this process do not count: it opens more of them whenever it likes.
         if connection.raddr and connection.raddr.port == server:
-            # One that was kept from an earlier test may be closed meanwhile.
+            # A connection that was kept from an earlier test may be closed meanwhile.
             with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as same:
-                # Not by its number: if one is closed meanwhile, the next one gets that.
+                # Not by the number of the descriptor: if it is closed meanwhile, the next one gets that number.
                 found[connection.laddr.port] = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     return found
 
@@ -104,14 +104,14 @@ def test_a_server_that_is_reached_without_a_network_takes_the_same_settings(
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> IdleSessions:
-    """Where the sessions of this test alone wait: those of tests before are kept for longer, with a timer for all."""
+    """The place where idle sessions of this test alone wait: those of earlier tests are kept longer, with one timer."""
     idle = IdleSessions()
     monkeypatch.setattr("backfill.upstream.postgres.session.connection.IDLE", idle)
     return idle
 
 
 def used(connector: Connector) -> object:
-    """Which of the server's processes was that of the session."""
+    """Uses a session; returns which of the server's processes was that of the session."""
     with connector.arrow_session() as session:
         session.execute("SELECT pg_backend_pid()")
         return session.fetchone()
@@ -216,7 +216,7 @@ def test_a_process_that_was_forked_has_sessions_of_its_own(database: Database) -
 
 
 def test_a_session_keeps_no_statement_however_often_it_is_run(database: Database) -> None:
-    """Some name all the keys of a batch: the last hundred of them would be gigabytes of the driver's memory."""
+    """Some name all keys of a batch: a hundred such statements would be gigabytes of the driver's memory."""
     connector = Connector.of(database.dsn)
     with connector.session() as session:
         for _ in range(10):
@@ -233,7 +233,7 @@ def test_a_statement_for_each_session_may_have_rows_of_any_type(database: Databa
 
 
 def test_a_process_does_not_read_all_catalogs_to_know_the_types_of_rows(database: Database) -> None:
-    """They may be those of tens of thousands of tables, and every process of a reader would read them first."""
+    """The catalogs may tell of tens of thousands of tables, and every reader process would read them first."""
     database.execute("CREATE TYPE colour AS ENUM ('red'); CREATE DOMAIN number AS bigint")
     database.execute(
         f"CREATE ROLE {database.name} LOGIN PASSWORD 'narrow'; REVOKE SELECT ON pg_attribute, pg_type FROM PUBLIC"

@@ -1,4 +1,4 @@
-"""What the slot of a new stream does not tell of, and what nobody sees yet, comes with the rows."""
+"""What the slot of a new stream does not tell, and nobody sees yet, comes with the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITES = "INSERT INTO other VALUES (1)"
 WAITED_FOR = (
     "SELECT 1 FROM pg_locks w JOIN pg_locks h USING (transactionid) WHERE NOT w.granted AND h.granted AND h.pid = %s"
 )
-"""Whether anybody, which here is whoever makes the slot, waits for the transaction of this process."""
+"""Whether anybody waits for the transaction of this process; here that is who makes the slot."""
 
 HANGS = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
 COMPLETE = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn IS NOT NULL"
@@ -33,10 +33,10 @@ def is_so(database: Database, query: str, session: psycopg.Connection[Row]) -> N
 
 @contextmanager
 def begun_at_last(run: StreamRun, pool: ThreadPoolExecutor) -> Iterator[Future[bool]]:
-    """A stream that makes its slot, which is complete when the body ends, and until then would not wait for what is
-    begun there.
+    """A stream that makes its slot: it is complete when the body ends, and its making does not wait for what the body
+    begins.
 
-    The server makes a slot in three steps, and waits before the last two of them for what was open at the one before.
+    The server makes a slot in three steps; before each of the last two it waits for what was open at the step before.
     """
     database = run.database
     with database.connect() as first, database.connect() as second:

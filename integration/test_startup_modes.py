@@ -1,4 +1,4 @@
-"""Streams that begin with the snapshot, without it, or have nothing else."""
+"""Streams that begin with the snapshot, begin without it, or have nothing else."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_table_whose_changes_the_log_does_not_have_can_be_read_as_it_is(
 def test_a_stream_that_follows_changes_cannot_go_on_as_a_snapshot_alone(
     database: Database, start_stream: StartStream, began: str, rows: int, is_over: bool
 ) -> None:
-    """It would have nothing left to read, for ever, and hold its slot; also where its first batch read all rows."""
+    """It would hold its slot and never have anything left to read, even where its first batch read all rows."""
     table_of(database, 60)
     run = start_stream(startupMode=began)
     run.batch(rows)

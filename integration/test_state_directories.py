@@ -66,7 +66,7 @@ def test_a_batch_that_a_sink_has_comes_again_as_it_was_after_a_loss_of_power(
 def test_a_stream_that_can_stage_nothing_leaves_no_slot(
     database: Database, start_stream: StartStream, tmp_path: Path
 ) -> None:
-    """Which would keep the server's log for nobody."""
+    """A slot would keep the server's log for nobody."""
     table_of(database, 3)
     (tmp_path / "file").touch()
     run = start_stream(stagingDir=str(tmp_path / "file" / "staging"))
@@ -141,7 +141,7 @@ def test_the_checkpoint_alone_knows_its_table(database: Database, start_stream: 
 def test_a_lost_state_directory_is_not_made_for_a_key_that_is_refused(
     database: Database, start_stream: StartStream
 ) -> None:
-    """Else it would say that the key began with the type that it must not have."""
+    """Otherwise it would say that the key began with the type that it must not have."""
     table_of(database, 100)
     run = start_stream(vnodeCount="4")
     run.batch(30)
@@ -220,7 +220,7 @@ def test_a_new_checkpoint_on_a_used_state_directory_asks_what_is_meant(
 def test_a_new_checkpoint_resumes_where_the_state_directory_stands(
     database: Database, start_stream: StartStream, rows: int
 ) -> None:
-    """Also where the old query had planned and read a batch more, of which the sink has nothing."""
+    """Also where the old query had planned and read one more batch, of which the sink has nothing."""
     table_of(database, 300)
     run = start_stream(vnodeCount="5")
     run.batch(rows)
@@ -244,7 +244,7 @@ def test_a_new_checkpoint_resumes_where_the_state_directory_stands(
 def test_a_slot_that_a_first_start_left_goes_where_it_is_its_own_and_the_options_name_another(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, first: str, left: list[tuple[str]]
 ) -> None:
-    """One that the options named stays: it may be that of another stream, for which the start failed."""
+    """A slot that the options named stays: the start may have failed because it is that of another stream."""
     table_of(database, 100)
     run = start_stream(slotName=first)
     with monkeypatch.context() as patched:

@@ -101,7 +101,7 @@ def test_names_may_be_anything_that_can_be_quoted(database: Database, start_stre
 
 
 def test_the_names_of_a_keys_type_may_be_anything_too(database: Database, start_stream: StartStream) -> None:
-    """Also where the database compares keys that come as text: there they stand in a statement with these names."""
+    """Also where the database compares keys that come as text: there the statement has these names in it."""
     database.execute("CREATE SCHEMA \"100%\"; CREATE TYPE \"100%\".\"%s\" AS ENUM ('a', '%s', 'z')")
     database.execute('CREATE TABLE t (id "100%"."%s", n int, v text, PRIMARY KEY (id, n))')
     database.execute(
@@ -118,7 +118,7 @@ def test_the_names_of_a_keys_type_may_be_anything_too(database: Database, start_
 def test_a_key_may_be_called_like_anything_in_our_statements(
     database: Database, start_stream: StartStream, name: str
 ) -> None:
-    """An ORDER BY takes a bare name for an output column's first, a subselect for that of its own column."""
+    """An ORDER BY takes a bare name for an output column's first, and a subselect for that of its own column."""
     database.execute(f"CREATE TABLE t ({name} int, v text, PRIMARY KEY ({name}))")
     database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 60) i; ANALYZE t")
     run = start_stream(key=(name,), vnodeCount="2", numPartitions="1", changelog="full")
@@ -147,7 +147,7 @@ def test_names_may_begin_with_a_dot(database: Database, start_stream: StartStrea
 def test_a_time_may_be_the_key_of_a_stream_as_a_time(
     database: Database, start_stream: StartStream, changelog: str
 ) -> None:
-    """The state store holds it in nanoseconds, as Spark has it."""
+    """The state store holds the time in nanoseconds, as Spark has it."""
     database.execute("CREATE TABLE t (id time PRIMARY KEY, v text)")
     database.execute("INSERT INTO t SELECT '00:00'::time + i * interval '1 min', 'v' FROM generate_series(0, 59) i")
     run = start_stream(customSchema="id TIME", vnodeCount="3", changelog=changelog)
@@ -163,7 +163,7 @@ def test_a_time_may_be_the_key_of_a_stream_as_a_time(
 def test_a_change_that_does_not_fit_is_passed_without_its_column_or_with_it_as_text(
     database: Database, start_stream: StartStream, instead: dict[str, str]
 ) -> None:
-    """It stays in the log as it is, also where the row is mended."""
+    """The change stays in the log as it is, even where the row is mended."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, d date)")
     database.execute("INSERT INTO t SELECT i, 'v', '2024-01-01' FROM generate_series(1, 40) i; ANALYZE t")
     run = start_stream(vnodeCount="2")

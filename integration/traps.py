@@ -2,7 +2,8 @@
 
 PostgreSQL prefers an operator for exactly the types that it is given, wherever it is, to one of pg_catalog for which
 they would have to be converted, or that is for any type. So whoever may create in a schema of the `search_path` can
-have his own run in place of `oid = 7` or `array || array`. Here are all of those, and each raises an error.
+have his own run in place of `oid = 7` or `array || array`. The schema has all such operators and functions, and each
+raises an error.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import pytest
 
 PASTIMES = ("waiting for ", "trying again in ")
-"""What is logged by whoever waits for a server that takes its time."""
+"""How messages begin that are logged while something waits for a slow server."""
 
 
 def eventually(
     is_so: Callable[[], bool], *, seconds: float = 60.0, told: Callable[[], str] = lambda: "it did not happen"
 ) -> None:
-    """Returns as soon as `is_so`. Where it is not after so many seconds, fails with what is `told` then."""
+    """Returns as soon as `is_so()` holds. If it does not within `seconds`, fails with what `told()` says then."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"in vain for {seconds:.0f} s: {told()}"
@@ -25,5 +25,5 @@ def eventually(
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of the matter: on a busy machine a stream may have to wait for its server, and says that too."""
+    """What was logged except about waiting: on a busy machine a stream may have to wait for its server, and says so."""
     return [message for message in caplog.messages if not message.startswith(PASTIMES)]

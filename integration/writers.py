@@ -26,12 +26,12 @@ TABLE = "accounts"
 OPENING_BALANCE = 100
 
 PAUSE = 0.01
-"""Seconds between two transactions of a client at the most: the clients share the machine with what they test."""
+"""The most seconds between two transactions of a client: the clients share the machine with what they test."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A table of accounts with this kind of key, and the universe of its keys: key number n for each n."""
+    """A table of accounts with this kind of key, and the universe of its keys: `make` gives key number n."""
 
     name: str
     definition: str
@@ -127,7 +127,7 @@ HIDDEN = replace(
     sink_key=("ref",),
     options={"columns": "balance,ref"},
 )
-"""The sink tells rows apart by another column; with it, only identity FULL says which row was deleted."""
+"""The sink tells rows apart by a column outside the key, so only identity FULL says which row was deleted."""
 
 
 class Client:
@@ -163,7 +163,7 @@ class Client:
             self._execute("SET LOCAL synchronous_commit = off")
 
     def write(self, count: int = 1) -> int:
-        """Some writes, each in a savepoint that may be rolled back, released, or left to the end; how many stay."""
+        """Makes writes, each in a savepoint that is rolled back, released or left to the end; returns how many stay."""
         stay = 0
         for _ in range(count):
             self._execute("SAVEPOINT before")
@@ -171,7 +171,7 @@ class Client:
                 done = self._random.choice(OPERATIONS)(self)
             except psycopg.Error as error:
                 if self._connection.closed:
-                    # Whatever the server has answered with its last breath.
+                    # Whatever error the server gave while it went down.
                     raise psycopg.OperationalError("the connection is lost") from error
                 if error.sqlstate not in EXPECTED:
                     raise
@@ -283,9 +283,9 @@ EXPECTED = ("23505", "55P03", "40P01")
 
 
 class InThreads:
-    """Bodies that run from `with` to its end, each in a thread of its own; there an error of one comes out.
+    """Runs bodies, each in a thread of its own, until the `with` block ends; there the first error of one is raised.
 
-    They end when `stopped` is set.
+    Bodies end when `stopped` is set.
     """
 
     def __init__(self, bodies: Iterable[Callable[[], None]]) -> None:
@@ -300,7 +300,7 @@ class InThreads:
             self._errors.append(error)
 
     def clear_up(self) -> None:
-        """What is left to do when all have ended and the block has no error of its own."""
+        """Does what is left when all have ended and the block has no error of its own."""
 
     def __enter__(self) -> Self:
         for thread in self._threads:
