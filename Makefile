@@ -3,16 +3,16 @@
 PYTHON ?= $(shell .ci/python)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Python compiles what it runs when it first does, and pip need not compile the rest. So Python must be allowed to keep
-# it: some machines have this variable, and each of the tests' many processes would begin with compiling Spark's modules.
+# pip does not compile, because Python compiles what it runs the first time. It must be allowed to keep the result:
+# some machines set this variable, and each of the tests' many processes would begin by compiling Spark's modules.
 unexport PYTHONDONTWRITEBYTECODE
-# The lock file names all packages. PySpark is packed before it is installed, which takes as long as all others: both at
-# once, and this one not compressed, which doubled the time.
+# The lock file names all packages. PySpark is packed before it is installed, which takes as long as all others do:
+# it is installed beside them, and not compressed, which doubled the time.
 INSTALL := $(BIN)/python -m pip install --quiet --no-deps --no-compile --use-pep517
 CLASSES := .venv/share/backfill-tests/spark.jsa
-# Three processes that take one test after the other, the long ones first, so that all end at the same time. On two cores
-# two of them left a third of the time unused, because tests wait, and four took longer, because each starts a Spark.
-# ARGS="-n 2" has two; ARGS="-n 0 -s" has none, and shows what tests print.
+# Three processes take one test after the other, the long ones first, so that all end at the same time. On two cores,
+# two processes left a third of the time unused, because tests wait, and four took longer, because each starts a Spark.
+# ARGS="-n 2" starts two; ARGS="-n 0 -s" starts none, and shows what tests print.
 SIDE_BY_SIDE := -n 3 --maxschedchunk 1
 CHECKED := datasource state_store tests integration benchmarks
 
@@ -26,7 +26,7 @@ help: ## list the targets
 .PHONY: setup
 setup: $(INSTALLED) ## put everything into .venv; Java and locales come from apt if missing
 
-# What is in it names its own place: where the clone was moved it is made anew.
+# The files in .venv name their own place, so it is made anew where the clone was moved.
 .PHONY: moved
 ifneq ($(shell cat $(INSTALLED) 2>/dev/null),$(CURDIR))
 $(INSTALLED): moved
@@ -41,13 +41,13 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(INSTALL) --no-build-isolation --editable .
 	@echo "$(CURDIR)" >$@
 
-# With it each of the tests' many JVMs starts in half the time; without it they only take longer.
+# With this archive each of the tests' many JVMs starts in half the time; nothing else depends on it.
 $(CLASSES): $(INSTALLED) integration/spark_classes.py
 	@echo "keeping Spark's classes for the tests"
 	@$(BIN)/python -m integration.spark_classes >.venv/classes.log 2>&1 || cat .venv/classes.log
 
-# What each of the tests' processes would otherwise do at the same time as the others; here a core has nothing to do
-# while Java writes its archive. What goes wrong here goes wrong again where it matters, and is said there.
+# Does what each of the tests' processes would otherwise do at the same time as the others, while a core is idle because
+# Java writes its archive. An error here is ignored: it comes again where it matters, and is told there.
 .PHONY: beforehand
 beforehand: setup
 	@nice $(BIN)/python -c 'from integration.servers import collation; collation.compile_all()' 2>/dev/null || true
