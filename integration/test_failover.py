@@ -245,7 +245,9 @@ def test_what_the_standby_had_not_is_found_however_much_it_has_written_since(
     servers.fail_over()
     run.database.execute("UPDATE t SET v = repeat('x', 1000); INSERT INTO t VALUES (5000, 'new')")
     go_on(run)
-    refused(run, DataLossError, "(?!.*failOnDataLoss=false).*which has that log as far as .*Start over", restarts=True)
+    refused(
+        run, DataLossError, r"\A(?!.*failOnDataLoss=false).*which has that log as far as .*Start over", restarts=True
+    )
 
 
 def test_a_chunk_that_was_read_later_than_the_standby_had_come_is_not_forgotten(pair: Callable[..., Pair]) -> None:

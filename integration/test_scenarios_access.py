@@ -143,7 +143,7 @@ def test_a_role_that_loses_a_right_while_the_stream_runs_is_told_what_names_it(
     run = start_stream(sessionInitStatement=f"SET ROLE {role}")
     run.batch(20)
     database.execute(right.format(role))
-    with pytest.raises(DatabaseSetupError, match=r"(42501).*backfill doctor"):
+    with pytest.raises(DatabaseSetupError, match=r"\(42501\).*backfill doctor"):
         run.batch(20)
 
 

@@ -88,4 +88,4 @@ def test_a_table_that_was_dropped_and_made_again_is_another_table(
         run.restart()
         refused(run, StateError, "dropped and made again")
     else:
-        refused(run, DefiniteError, "table")
+        refused(run, DefiniteError, "is not the table any more that the stream began with")

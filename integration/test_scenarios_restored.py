@@ -27,7 +27,7 @@ def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
     other = Database(start_postgres(), "postgres")
     table_of(other, 100)
     run.restart(**other.options)
-    with pytest.raises((DataLossError, StateError), match="system"):
+    with pytest.raises((DataLossError, StateError), match=r"followed system \d+, and the options lead to system \d+"):
         run.catch_up()
 
 
@@ -165,10 +165,10 @@ def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
     restore(server, tmp_path / "copy")
     server.start()
     eventually(lambda: database.execute("SELECT pg_is_in_recovery()") == [(False,)])
-    refused(run, DataLossError, "(?!.*failOnDataLoss=false).*log ends at .*restored.*Start over", restarts=restarts)
+    refused(run, DataLossError, r"\A(?!.*failOnDataLoss=false).*log ends at .*restored.*Start over", restarts=restarts)
     if restore is recover_to_a_new_timeline:
         database.execute("UPDATE t SET v = repeat('x', 10000)")  # now the log is longer than it was
-        refused(run, DataLossError, "(?!.*failOnDataLoss=false).*timeline 1.*on timeline 2", restarts=restarts)
+        refused(run, DataLossError, r"\A(?!.*failOnDataLoss=false).*timeline 1.*on timeline 2", restarts=restarts)
 
 
 @AT_ANY_TIME

@@ -88,7 +88,7 @@ def test_functions_are_called_with_their_schema(database: Database) -> None:
     called = {
         (file.name, name)
         for folder in ("upstream", "sinks")
-        for file in Path(backfill.__file__).parent.joinpath(folder, "postgres").glob("*.py")
+        for file in Path(backfill.__file__).parent.joinpath(folder, "postgres").rglob("*.py")
         for text in texts_of(file)
         for name in re.findall(r"(?<![\w.\"])[a-z_][a-z_0-9]*(?=\()", text)
     }

@@ -32,7 +32,7 @@ def require_history(
 
 
 def require_exact(sink: Sink, database: Database, table: str, select: str, *, full: bool = False) -> None:
-    """The sink's history must come to the table, its copy have as many rows, and what was read twice be the same.
+    """The sink's history and its copy must come to the table, and what was read twice be the same.
 
     With `full`, all updates and deletes must have come with the whole row before them.
     """
@@ -44,7 +44,7 @@ def require_exact(sink: Sink, database: Database, table: str, select: str, *, fu
     assert not missing, f"the sink lacks {len(missing)} rows, such as {missing[0]}"
     assert not surplus, f"the sink has {len(surplus)} rows too many, such as {surplus[0]}"
     assert not differing, f"{len(differing)} rows differ; the sink and the table have {differing[0]}"
-    assert len(sink.state()) == len(expected), "the copy and the history of the sink differ"
+    assert sink.state() == dict(map(sink.texts_of, fold.rows.values())), "the copy and the history of the sink differ"
     sink.require_equal_attempts()
 
 

@@ -63,8 +63,7 @@ class Sink:
         reached("sink written")
 
     def _apply(self, connection: sqlite3.Connection, row: Row) -> None:
-        key = json.dumps([row[name] for name in self.key], default=str)
-        value = json.dumps({name: value for name, value in row.items() if not name.startswith("_")}, default=str)
+        key, value = self.texts_of(row)
         match row["_change_type"]:
             case "insert":
                 else_ = "REPLACE" if self.supersedes and row["_is_snapshot"] else "IGNORE"
@@ -81,6 +80,11 @@ class Sink:
                 raise SinkError(f"a row of the unknown kind {other!r}")
         if done.rowcount != 1:
             raise SinkError(f"{row['_change_type']} cannot be applied: {row}")
+
+    def texts_of(self, row: Row) -> tuple[str, str]:
+        """The key and the columns of a row, without the metadata, as `state` has them."""
+        columns = {name: value for name, value in row.items() if not name.startswith("_")}
+        return json.dumps([row[name] for name in self.key], default=str), json.dumps(columns, default=str)
 
     def go_on_from(self, other: Sink) -> None:
         """Takes over another sink's copy of the table, for a query with batch ids of its own."""
