@@ -18,7 +18,7 @@ KeyValue: TypeAlias = tuple[Any, ...]
 """A key as Python has it once Arrow has given it out: one value per key column, in key order."""
 
 VALUE = "v"
-"""The one column that is not of the key: text, may be null."""
+"""The one column that is not part of the key: a text, which may be null."""
 
 Rows: TypeAlias = dict[KeyValue, str | None]
 
@@ -59,57 +59,57 @@ class Held(Protocol):
 
 
 class Laboratory(Protocol):
-    """A table of some upstream, and a hand that writes to it. The table is empty at first."""
+    """A table of some upstream, empty at first, and ways to write to it."""
 
     keys: Sequence[KeyValue]
-    """At least 40 keys in ascending order of the upstream, by its own word and not the adapter's."""
+    """At least 40 keys, in ascending order as the upstream itself has it, and not as the adapter says."""
 
     def open(self) -> Upstream:
-        """A new adapter, as a new process would open it; one that was opened before is closed."""
+        """Opens a new adapter, as a new process would, and closes one that was opened before."""
         ...
 
     def reading(self, bookmark: Bookmark) -> Upstream:
-        """A further adapter, for a batch read of changes, with options that name this place in the log."""
+        """Opens a further adapter, for a batch read of changes, with options that name this place in the log."""
         ...
 
     def write(self, *writes: Write) -> None:
-        """One transaction; when this returns, it is committed and readers see it."""
+        """Makes these writes in one transaction; when this returns, it is committed and readers see it."""
         ...
 
     def hold(self, *writes: Write) -> Held:
-        """A transaction that stays open. Where the upstream has none, it may do all its work when it commits."""
+        """Begins a transaction that stays open. Where the upstream has none, it may do all its work when it commits."""
         ...
 
     def rows(self) -> Rows:
-        """The rows that a reader sees now, by other means than the adapter's."""
+        """Returns the rows that a reader sees now, found by other means than the adapter's."""
         ...
 
     def lose_changes(self, bookmark: Bookmark) -> None:
-        """What the log holds for this bookmark is lost."""
+        """Loses what the log holds for this bookmark."""
         ...
 
 
 class HidingLaboratory(Laboratory, Protocol):
-    """Of an upstream where a commit may be in the log before readers see it."""
+    """A laboratory of an upstream where a commit may be in the log before readers see it."""
 
     def commit_unseen(self, *writes: Write) -> Held:
-        """Logged when this returns; its `commit` lets readers see it."""
+        """Makes a transaction that is in the log when this returns; its `commit` lets readers see it."""
         ...
 
 
 class LosingLaboratory(Laboratory, Protocol):
-    """Of an upstream that may be told to go on although changes were lost."""
+    """A laboratory of an upstream that may be told to go on although changes were lost."""
 
     def open_forgiving(self) -> Upstream:
-        """As `open`, told so."""
+        """Opens an adapter as `open` does, and tells it to go on although changes were lost."""
         ...
 
 
 class GrowingLaboratory(Laboratory, Protocol):
-    """Of an upstream whose table may get a column while a stream follows it."""
+    """A laboratory of an upstream whose table may get a column while a stream follows it."""
 
     def add_column(self, name: str) -> None:
-        """The table gets a column, which is null in every row."""
+        """Adds a column to the table, null in every row."""
         ...
 
 
@@ -117,7 +117,7 @@ class GrowingLaboratory(Laboratory, Protocol):
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], schema: TableSchema) -> list[tuple[KeyValue, str | None]]:
-    """Snapshot rows in the order in which they came."""
+    """Returns snapshot rows in the order in which they came."""
     found: list[tuple[KeyValue, str | None]] = []
     for batch in batches:
         assert batch.schema.equals(_nullable(schema.columns)), f"not the columns: {batch.schema}"
@@ -131,7 +131,7 @@ def keys_of(batch: pa.RecordBatch) -> list[KeyValue]:
 
 
 def key_batch(upstream: Upstream, keys: Sequence[KeyValue]) -> pa.RecordBatch:
-    """Keys as columns of their types."""
+    """Makes a batch of keys, whose columns have the upstream's types."""
     schema = upstream.schema().key_schema
     columns = [pa.array([key[at] for key in keys], field.type) for at, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(columns, names=schema.names)
@@ -146,7 +146,7 @@ class Commit:
 
 
 def commits_of(batches: Iterable[pa.RecordBatch], schema: TableSchema) -> list[Commit]:
-    """Changes by commit, in the order in which they came; refuses what the layout does not allow."""
+    """Groups changes by commit, in the order in which they came; refuses what the layout does not allow."""
     found: list[Commit] = []
     for batch in batches:
         assert batch.schema.equals(changes_schema(schema.columns)), f"not the layout of changes: {batch.schema}"
@@ -188,7 +188,7 @@ def _writes(change: dict[str, Any], schema: TableSchema) -> Iterable[Write]:
 
 
 def applied(rows: Rows, commit: Commit) -> Rows:
-    """The rows after the commit; refuses what no table can do (I2)."""
+    """Returns the rows after the commit; refuses what no table can do (I2)."""
     result = dict(rows)
     for write in commit.writes:
         if write.old is not None:

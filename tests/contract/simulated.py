@@ -11,7 +11,7 @@ from tests.simulator.upstream import SLOT, Server, SimulatedUpstream
 
 
 class Transaction:
-    """Writes that have not happened yet, or that have and that nobody sees."""
+    """Writes that have not happened yet, or that are in the log while nobody sees them."""
 
     def __init__(self, laboratory: SimulatedLaboratory, writes: tuple[Write, ...], logged: Commit | None) -> None:
         self._laboratory = laboratory

@@ -1,4 +1,4 @@
-"""The simulator keeps the laws of an upstream, so that what is proven with it holds for others that do."""
+"""The simulator keeps the laws of an upstream, so what is proven with it holds for every upstream that keeps them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TestSimulatedUpstream(UpstreamLaws, ForgettingUpstreamLaws, HidingUpstream
     def test_a_state_that_is_taken_again_shows_what_was_passed_on_before_readers_saw_it(
         self, laboratory: SimulatedLaboratory
     ) -> None:
-        """A real adapter waits for it."""
+        """The simulator makes readers see the commit at once, where a real adapter waits until they do."""
         upstream = begun(laboratory)
         epoch = pinned(upstream).epoch
         laboratory.commit_unseen(insert(laboratory.keys[0], "unseen"))

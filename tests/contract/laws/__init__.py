@@ -28,4 +28,4 @@ __all__ = [
 class UpstreamLaws(
     TableLaws, BoundsLaws, PlaceLaws, StateLaws, SnapshotLaws, ChangeLaws, FollowingLaws, SpanLaws, ScheduleLaws
 ):
-    """Derive from it where there is a fixture `laboratory`; every test begins with an empty table."""
+    """Derive a test class from this where there is a fixture `laboratory`; every test begins with an empty table."""

@@ -1,4 +1,4 @@
-"""Where the table is cut, and where a key belongs."""
+"""Laws of the bounds that cut the table, and of which range a key belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The changes between two states."""
+"""Laws of the changes between two states."""
 
 from __future__ import annotations
 

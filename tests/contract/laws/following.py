@@ -1,4 +1,4 @@
-"""From one state to the next, with a snapshot and without."""
+"""Laws of going from one state to the next, with a snapshot and without."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class FollowingLaws:
         assert [write.key for commit in found for write in commit.writes] == list(laboratory.keys[:30])
 
     def test_a_backlog_is_acknowledged_part_by_part(self, laboratory: Laboratory) -> None:
-        """By the process that reads it, which may still have what it found beyond a part."""
+        """The process that reads the backlog acknowledges it, and may still hold what it found beyond a part."""
         upstream = begun(laboratory)
         epoch = pinned(upstream).epoch
         for at in range(0, 30, 3):
@@ -158,7 +158,7 @@ class FollowingLaws:
         while (later := held(upstream, epochs[-1], most=2)) != epochs[-1]:
             assert upstream.reached(later, epochs[-1].position)
             epochs.append(later)
-        # One may have none: PostgreSQL 14 also tells of transactions that were about nothing here.
+        # A step may have no commit: PostgreSQL 14 also tells of transactions that did nothing to this table.
         steps = [len(commits(upstream, *ends)) for ends in pairwise(epochs)]
         assert [step for step in steps if step] == [1, 1, 1], "two changes at a time"
         open_one.commit()
@@ -223,7 +223,7 @@ class FollowingLaws:
 
     @pytest.mark.parametrize("restarts", [False, True])
     def test_a_state_is_taken_again_after_one_of_the_log_alone(self, laboratory: Laboratory, restarts: bool) -> None:
-        """Also where a commit is under way that began before."""
+        """A transaction that is open at the epoch before does not keep a state from being taken again."""
         keys = laboratory.keys
         fill(laboratory, 3)
         upstream = begun(laboratory)

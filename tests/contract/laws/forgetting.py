@@ -1,4 +1,4 @@
-"""An upstream that has a state only as long as it is pinned."""
+"""Laws of an upstream that has a state only as long as it is pinned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.laws.moves import begun, fill, held, in_order, pinned, read,
 
 
 class ForgettingUpstreamLaws:
-    """For an upstream that has a state only as long as it is pinned."""
+    """Laws of an upstream that has a state only as long as it is pinned."""
 
     def test_a_state_that_was_released_is_gone(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)

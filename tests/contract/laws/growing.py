@@ -1,4 +1,4 @@
-"""An upstream whose table may get a column while a stream follows it."""
+"""Laws of an upstream whose table may get a column while a stream follows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.contract.laws.moves import STREAM, begun, fill, pinned
 
 
 class GrowingUpstreamLaws:
-    """For an upstream whose table may get a column while a stream follows it."""
+    """Laws of an upstream whose table may get a column while a stream follows it."""
 
     def test_rows_of_before_lack_exactly_the_columns_that_the_table_has_got(
         self, laboratory: GrowingLaboratory

@@ -1,4 +1,4 @@
-"""An upstream whose log may be ahead of what readers see."""
+"""Laws of an upstream whose log may be ahead of what readers see."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.contract.laws.moves import (
 
 
 class HidingUpstreamLaws:
-    """For an upstream where a commit may be in the log before readers see it."""
+    """Laws of an upstream where a commit may be in the log before readers see it."""
 
     def test_a_commit_that_is_logged_but_not_seen_belongs_to_the_state_that_shows_it(
         self, laboratory: HidingLaboratory
@@ -120,7 +120,7 @@ class HidingUpstreamLaws:
         assert dict(read(upstream, pin)) == laboratory.rows()
 
     def test_a_commit_that_is_not_seen_waits_while_the_snapshot_is_held(self, laboratory: HidingLaboratory) -> None:
-        """Else the snapshot that goes on, which does not see it either, would have to have its row."""
+        """If it were passed on, the snapshot that goes on next would lack its row, since readers do not see it yet."""
         keys = laboratory.keys
         fill(laboratory, 10)
         upstream = begun(laboratory)

@@ -1,4 +1,4 @@
-"""An upstream that may be told to go on although changes were lost."""
+"""Laws of an upstream that may be told to go on although changes were lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tests.contract.laws.moves import STREAM, begun, commits, fill, followed, pi
 
 
 def forgiven(laboratory: LosingLaboratory, *lost: Write) -> tuple[Upstream, Bookmark, Epoch]:
-    """A stream of ten rows that goes on although these writes, and what else came after its epoch, are lost: a new
-    process, the bookmark to go on with, and the epoch.
+    """Loses these writes, and all else after the epoch of a stream of ten rows, which a new process goes on with.
+
+    Returns that process's adapter, the bookmark to go on with, and the epoch.
     """
     fill(laboratory, 10)
     upstream = begun(laboratory)
@@ -23,7 +24,7 @@ def forgiven(laboratory: LosingLaboratory, *lost: Write) -> tuple[Upstream, Book
 
 
 class LosingUpstreamLaws:
-    """For an upstream that may be told to go on although changes were lost."""
+    """Laws of an upstream that may be told to go on although changes were lost."""
 
     def test_a_stream_that_goes_on_without_lost_changes_leaves_them_behind_for_good(
         self, laboratory: LosingLaboratory

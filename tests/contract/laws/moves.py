@@ -1,4 +1,4 @@
-"""What the laws do with an upstream, in short words."""
+"""Short names for what the laws do with an upstream."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ STREAM = "laws0001"
 
 
 def begun(laboratory: Laboratory) -> Upstream:
-    """An adapter whose place in the log has been made."""
+    """Opens an adapter and makes its place in the log."""
     upstream = laboratory.open()
     upstream.attach(upstream.bookmark(STREAM), None)
     return upstream
 
 
 def reopened(laboratory: Laboratory, after: Epoch) -> Upstream:
-    """A new process that finds its place again."""
+    """Opens an adapter in a new process, which finds its place again."""
     upstream = laboratory.open()
     upstream.attach(upstream.bookmark(STREAM), after)
     return upstream
 
 
 def now_and_then(laboratory: Laboratory, upstream: Upstream, after: Epoch) -> Iterator[Upstream]:
-    """This process, and another one after it."""
+    """Yields the adapter of this process, and then that of a new process after it."""
     yield upstream
     yield reopened(laboratory, after)
 
 
 def fill(laboratory: Laboratory, count: int = 40) -> None:
-    """Rows under the first keys, written in no order."""
+    """Inserts rows under the first `count` keys, in no order."""
     keys = list(laboratory.keys[:count])
     Random(count).shuffle(keys)
     laboratory.write(*[insert(key, f"at first {number}") for number, key in enumerate(keys)])
 
 
 def pinned(upstream: Upstream, after: Epoch | None = None) -> Pin:
-    """A state that snapshot rows can be read at."""
+    """Pins a state that snapshot rows can be read at."""
     step = upstream.snapshot_epoch(after, max_changes=UNLIMITED)
     assert step.pin is not None
     assert step.pin.epoch == step.epoch
@@ -51,14 +51,14 @@ def pinned(upstream: Upstream, after: Epoch | None = None) -> Pin:
 
 
 def followed(upstream: Upstream, after: Epoch, *, most: int = UNLIMITED, until: str | None = None) -> Epoch:
-    """The next epoch of a stream that only follows changes."""
+    """Returns the next epoch of a stream that only follows changes."""
     step = upstream.log_epoch(after, max_changes=most, until=until)
     assert step.pin is None
     return step.epoch
 
 
 def held(upstream: Upstream, after: Epoch, *, most: int = UNLIMITED) -> Epoch:
-    """The next epoch of a stream whose snapshot is held."""
+    """Returns the next epoch of a stream whose snapshot is held."""
     step = upstream.held_epoch(after, max_changes=most)
     assert step.pin is None
     return step.epoch
@@ -75,12 +75,12 @@ def commits(upstream: Upstream, after: Epoch, upto: Epoch) -> list[Commit]:
 
 
 def now(laboratory: Laboratory) -> str:
-    """The position of this moment, as a person may name it."""
+    """Returns the position of this moment, as a person may name it."""
     return span(laboratory, LATEST, LATEST).after
 
 
 def span(laboratory: Laboratory, starting: str, ending: str) -> ChangeReader:
-    """What reads the changes between two positions."""
+    """Returns a reader of the changes between two positions."""
     upstream = laboratory.reading(laboratory.open().bookmark(STREAM))
     reader = upstream.span(starting, ending)
     upstream.close()
@@ -98,7 +98,7 @@ def led(rows: Rows, by: Iterable[Commit]) -> Rows:
 
 
 def key_text(upstream: Upstream, pin: Pin, place: int) -> Key:
-    """The text of the key of the row at this place in the pinned state, counted from 0; not of the last row."""
+    """Returns the key's text of the row at this place in the pinned state, counted from 0; not for the last row."""
     (extent,) = upstream.measure(pin, [Measure(WHOLE_TABLE, place + 1)])
     assert extent.last is not None
     return extent.last

@@ -1,4 +1,4 @@
-"""The place in the log: made, found again, acknowledged and let go."""
+"""Laws of the place in the log: how it is made, found again, acknowledged and let go."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class PlaceLaws:
             laboratory.write(update(laboratory.keys[number]))
             laboratory.write(delete(laboratory.keys[20 + number]))
             epochs.append(pinned(upstream, epochs[-1]).epoch)
-            # What a batch ends with is acknowledged when the next one is asked for.
+            # The end of a batch is acknowledged when the next batch is asked for.
             commits(upstream, epochs[-2], epochs[-1])
             upstream.acknowledge(epochs[-2])
             upstream.acknowledge(epochs[-2])

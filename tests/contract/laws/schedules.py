@@ -1,4 +1,4 @@
-"""All of it at random."""
+"""Laws that hold for random schedules of writes, reads and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshot rows of a pinned state, read and counted."""
+"""Laws of snapshot rows of a pinned state, which are read and counted."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class SnapshotLaws:
         assert found == list(laboratory.keys[:40])
 
     def test_without_a_token_each_reading_is_of_the_state_of_its_own_moment(self, laboratory: Laboratory) -> None:
-        """Also where no place in the log was ever made, and when the upstream that gave the reader is long closed."""
+        """This needs no place in the log, and holds after the upstream that gave the reader is closed."""
         fill(laboratory)
         upstream = laboratory.open()
         reader, ranges, schema = upstream.reader(), ranges_between(upstream.bounds(4)), upstream.schema()

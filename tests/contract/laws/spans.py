@@ -1,4 +1,4 @@
-"""The changes between two positions that a person names, for a batch."""
+"""Laws of the changes between two positions that a person names, for a batch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SpanLaws:
             found = commits_of(reader.read(), laboratory.open().schema())
             assert found == [commit for part in parts for commit in part]
         writer.finish()
-        # Nothing was acknowledged: the stream, whose log it is, has it all before it.
+        # Nothing was acknowledged: the stream that the log is kept for can still read all of it.
         upstream = reopened(laboratory, epoch)
         assert led(states[0][1], commits(upstream, epoch, followed(upstream, epoch))) == laboratory.rows()
 

@@ -1,4 +1,4 @@
-"""States, one later than the other."""
+"""Laws of the order of states, one later than the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an upstream says of its table, and of itself."""
+"""Laws of what an upstream says about its table and itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who writes at random while an upstream is read."""
+"""A writer at random, for tests that read an upstream meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.contract.laboratory import Held, KeyValue, Laboratory, Rows, Write, d
 
 
 class Writer:
-    """Random transactions on random rows, some of which stay open for a while."""
+    """Makes random transactions on random rows; some of them stay open for a while."""
 
     def __init__(self, random: Random, laboratory: Laboratory) -> None:
         self._random = random
@@ -17,7 +17,7 @@ class Writer:
         self._held: list[tuple[Held, set[KeyValue], Rows]] = []
 
     def write(self) -> None:
-        """One transaction; one that was held may end."""
+        """Makes one transaction, or holds it; before that, one that was held may end."""
         if self._held and self._random.random() < 0.5:
             self._end(self._random.randrange(len(self._held)))
         locked = {key for _, keys, _ in self._held for key in keys}
@@ -62,7 +62,7 @@ class Writer:
         return writes, rows
 
     def _one(self, rows: Rows, touched: set[KeyValue]) -> Write | None:
-        """A write to keys that this transaction and those that are open leave alone."""
+        """Returns a write to keys that neither this transaction nor an open one has touched, if one is possible."""
         present = [key for key in rows if key not in touched]
         absent = [key for key in self._laboratory.keys if key not in rows and key not in touched]
         value = f"value {self._random.randrange(1000)}"
