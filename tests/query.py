@@ -13,7 +13,7 @@ from backfill.stream import Stream
 RowT = TypeVar("RowT")
 
 read = lru_cache(maxsize=16)(from_text)
-"""An offset, which is asked for far more often than it changes."""
+"""Reads an offset from its text; cached, because it is asked for far more often than it changes."""
 
 
 class Query(ABC, Generic[RowT]):
@@ -24,21 +24,21 @@ class Query(ABC, Generic[RowT]):
 
     @abstractmethod
     def stream(self) -> Stream:
-        """The source in the driver's process of now, which begins where there is none."""
+        """Returns the source in the present process of the driver; begins one where there is none."""
 
     @abstractmethod
     def read(self) -> list[RowT]:
-        """What the tasks of the logged batch read."""
+        """Returns what the tasks of the logged batch read."""
 
     @abstractmethod
     def commit(self, rows: list[RowT]) -> None:
-        """The sink has the batch, and Spark says so in its commit log."""
+        """Gives the batch to the sink, and notes it in Spark's commit log."""
 
     def offset(self, number: int) -> Offset:
         return read(self.offsets[number - 1]) if number else Nothing()
 
     def ask(self, max_rows: int | None = None) -> str:
-        """Where the next batch would end, as Spark asks before it logs anything."""
+        """Returns the end of the next batch, as Spark asks for it before it logs anything."""
         return to_text(self.stream().latest_offset(self.offset(self.committed), max_rows))
 
     def plan(self, max_rows: int | None = None, *, logged: bool = True) -> bool:
@@ -53,7 +53,7 @@ class Query(ABC, Generic[RowT]):
         return True
 
     def parts(self) -> tuple[Part, ...]:
-        """What the tasks of the logged batch get."""
+        """Returns the parts that the tasks of the logged batch get."""
         return self.stream().parts(self.offset(self.committed), read(self.offsets[-1]))
 
     def batch(self, max_rows: int | None = None) -> bool:
@@ -63,14 +63,14 @@ class Query(ABC, Generic[RowT]):
         return True
 
     def catch_up(self, max_rows: int | None = None, *, most: int = 500) -> int:
-        """Batches until nothing is left to read; returns how many."""
+        """Runs batches until nothing is left to read; returns how many."""
         for number in range(most):
             if not self.batch(max_rows):
                 return number
         raise AssertionError(f"still not caught up after {most} batches")
 
     def barrier(self, number: int | None = None) -> Barrier:
-        """The end of this batch, of the last one that was committed if none is named."""
+        """Returns the end of the batch with this number, or of the last one that was committed."""
         offset = self.offset(self.committed if number is None else number)
         assert isinstance(offset, Barrier)
         return offset

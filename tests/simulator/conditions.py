@@ -1,4 +1,4 @@
-"""What schedules run under: everything small, and nothing by itself."""
+"""The conditions that schedules run under: everything is small, and nothing happens by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @contextmanager
 def simulated() -> Iterator[None]:
-    """A table of 90 rows has several readers and its changes several staged files; a seed gives the same again."""
+    """Makes a table of 90 rows take several readers, and its changes several staged files; a seed repeats exactly."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("backfill.chunks.MIN_SPLIT_ROWS", 3)
         patch.setattr("backfill.packing.INLINE_BYTES", 2000)

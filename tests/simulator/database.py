@@ -1,4 +1,4 @@
-"""The table and its log, as each state of the database shows them."""
+"""The table, as each state of the database shows it, and its log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rank = tuple[int, int]
 
 @cache
 def rank(key: Key) -> Rank:
-    """Where a key stands in the database's own order, which is not the order of pairs in Python."""
+    """Returns a key's place in the database's own order, which is not the order of pairs in Python."""
     return (key[0] * 7 % 1009, -key[1])
 
 
@@ -42,7 +42,7 @@ def inside(key: Key, item: KeyRange) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What readers see: the commits before `lsn` except the hidden ones. Its text is a position."""
+    """What readers see: the commits before `lsn` except the hidden ones. A view's text is a position."""
 
     lsn: int
     hidden: frozenset[int] = frozenset()
@@ -60,7 +60,7 @@ class View:
         return lsn < self.lsn and lsn not in self.hidden
 
     def __or__(self, other: View) -> View:
-        """What at least one of the two shows."""
+        """Returns the view of all that at least one of the two shows."""
         hidden = (lsn for lsn in self.hidden | other.hidden if not self.shows(lsn) and not other.shows(lsn))
         return View(max(self.lsn, other.lsn), frozenset(hidden))
 
@@ -110,12 +110,12 @@ class Table:
 
 @dataclass(slots=True)
 class Database:
-    """A table of rows, whatever was there at first, and the log in commit order."""
+    """A table, with the rows that were there at first, and the log in commit order."""
 
     initial: dict[Key, Row] = field(default_factory=dict)
     log: list[Commit] = field(default_factory=list)
     slots: dict[str, int] = field(default_factory=dict)
-    """For each reader of the log, where it begins for that reader: what lies before is gone."""
+    """The LSN at which the log begins, for each of its readers by name: what lies before is gone."""
 
     _latest: dict[Key, Row] = field(init=False)
     _hidden: list[Commit] = field(default_factory=list)
@@ -140,7 +140,7 @@ class Database:
 
     @property
     def lsn(self) -> int:
-        """That of the next commit."""
+        """The LSN of the next commit."""
         return len(self.log) + 1
 
     @property
@@ -150,7 +150,7 @@ class Database:
 
     @property
     def now(self) -> View:
-        """What a reader sees who begins now."""
+        """The view of a reader who begins now."""
         return View(self.lsn, frozenset(entry.lsn for entry in self._hidden))
 
     def locked(self) -> set[Key]:

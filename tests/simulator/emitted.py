@@ -1,4 +1,4 @@
-"""What a stream has emitted by a barrier, as the simulated database itself says."""
+"""The rows that a stream has emitted by a barrier, computed from the simulated database."""
 
 from __future__ import annotations
 

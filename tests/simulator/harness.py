@@ -1,4 +1,4 @@
-"""Spark as far as a source can tell: offset log, commit log, tasks, restarts. And what holds at each barrier."""
+"""Spark as far as a source can tell: offset log, commit log, tasks, restarts; and what must hold at each barrier."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.simulator.upstream import SLOT, Server, SimulatedUpstream
 
 @dataclass(slots=True)
 class Watched:
-    """What a stream watches for, looked at when the test says so."""
+    """A watch of a stream for the end of a batch, which looks only when the test says so."""
 
     look: Callable[[], bool] | None = None
 
@@ -53,14 +53,14 @@ class Watched:
 
 @dataclass(slots=True)
 class Asked:
-    """A request to read rows again, and which keys have come in batches that were planned after it."""
+    """A request to read rows again, and the keys that have come in batches planned after it."""
 
     request: ReadAgain
     planned: int
     emitted: set[Key] = field(default_factory=set)
 
     def concerns(self, key: Key) -> bool:
-        """Whether it is about this key: the stream may take more, where there were no rows, and never less."""
+        """Whether the request covers this key. The stream may take more, where there were no rows, and never less."""
         first, last = self.request.first, self.request.last
         return (first is None or rank_of_text(first) <= rank(key)) and (last is None or rank(key) <= rank_of_text(last))
 
@@ -72,7 +72,7 @@ class Spark(Query[Output]):
     server: Server
     folder: Path
     staging_uri: str = ""
-    """Where chunks are staged, if not in the folder."""
+    """The place where chunks are staged, if not in `folder`."""
 
     vnodes: int = 4
     partitions: int = 3
@@ -80,7 +80,7 @@ class Spark(Query[Output]):
     on_existing: OnExistingState = OnExistingState.FAIL
     on_truncate: OnTruncate = OnTruncate.FAIL
     rules: Rules | None = None
-    """How changes are told in full, if they are."""
+    """The rules by which changes are told in full, if they are."""
 
     sink: Sink = field(default_factory=Sink)
     store: InMemoryProgressStore = field(default_factory=InMemoryProgressStore)
@@ -91,19 +91,19 @@ class Spark(Query[Output]):
     committed: int = 0
     watched: Watched = field(default_factory=Watched)
     sinks: dict[int, Sink] = field(default_factory=dict)
-    """What the sink held at the barrier of each epoch."""
+    """The sink as it was at the barrier of each epoch."""
 
     states: dict[str, UpsertState] = field(default_factory=dict)
     """The last rows of each stream; they outlive processes, as a file does."""
 
     asked: list[Asked] = field(default_factory=list)
-    """What was asked for and is not done yet."""
+    """The requests that are not done yet."""
 
     done: int = 0
     """How many requests have been carried out, each of them to the last row."""
 
     reached: set[str] = field(default_factory=set)
-    """What has been true at some barrier: the ways in which its snapshot rows were read, and what it carries."""
+    """Names of what has occurred at some barrier: ways in which its snapshot rows were read, and what it carries."""
 
     _stream: Stream | None = None
     _clock: float = 0.0
@@ -173,14 +173,14 @@ class Spark(Query[Output]):
         return self._stream is not None and bool(self.offsets)
 
     def crash(self) -> None:
-        """The driver is gone: what its process held, and the pin. The upstream and the disk stay."""
+        """Ends the driver: what its process held is gone, and so is the pin. The upstream and the disk stay."""
         self._stream = None
         self.store_is_busy = False
         self.watched.stop()
         self.server.pins = None
 
     def begin_anew(self, on_existing: OnExistingState) -> None:
-        """The query goes on with a new checkpoint, and a sink that is as the state directory says."""
+        """Goes on with a new checkpoint; if it resumes, with the sink as of the epoch that the state directory has."""
         self.crash()
         self.on_existing = on_existing
         epoch = self.store.epoch()
@@ -192,7 +192,7 @@ class Spark(Query[Output]):
     # -- rows that are taken again ---------------------------------------------------------------------------------
 
     def ask_again(self, first: Key | None = None, last: Key | None = None) -> None:
-        """What the command does: it knows the stream and what has been taken up from the state directory."""
+        """Asks as the command does, which learns from the state directory the stream and what has been taken up."""
         begin, end = (None if key is None else key_text(key) for key in (first, last))
         request = ReadAgain(self._next_request(), self._recorded_stream(), begin, end)
         self.asked.append(Asked(request, len(self.offsets)))
@@ -216,7 +216,7 @@ class Spark(Query[Output]):
         self.control = self.control.asked(request, barrier.taken_up if isinstance(barrier, Barrier) else None)
 
     def _count_again(self, rows: list[Output]) -> None:
-        """Once a request is done, each of its rows has come since, by being read again or by a change."""
+        """Requires of each request that is done that all its rows have come since, read again or by a change."""
         for asked in self.asked:
             if self.committed > asked.planned:
                 asked.emitted |= {row[:2] for row in rows if row[3] in ("insert", "update_postimage")}
@@ -250,7 +250,7 @@ class Spark(Query[Output]):
         return handoff.read(part, stream.reader(), stream.rows)
 
     def read(self, meanwhile: Callable[[], None] = lambda: None) -> list[Output]:
-        """What the tasks of the logged batch read; between two tasks `meanwhile` happens."""
+        """Returns what the tasks of the logged batch read; calls `meanwhile` before each task."""
         rows: list[Output] = []
         for part in self.parts():
             meanwhile()
@@ -270,7 +270,7 @@ class Spark(Query[Output]):
         self.sinks[self.barrier().epoch.number] = self.sink.copy()
 
     def _require_versions(self, rows: list[Output], end: Barrier) -> None:
-        """A change carries the version of the commit that made it; a snapshot row that of its epoch."""
+        """Requires that a change carries the version of the commit that made it; a snapshot row, that of its epoch."""
         for row in rows:
             _, _, _, kind, is_snapshot, version, timestamp, _ = row
             if is_snapshot:
@@ -287,7 +287,7 @@ class Spark(Query[Output]):
     # -- what holds at a barrier -----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """I1: the sink holds the table as of the barrier, as far as it has been emitted, and no other row."""
+        """Requires I1: the sink holds the table as of the barrier, as far as it has been emitted, and no other row."""
         if not self.committed:
             assert not self.sink.rows or self.on_existing is OnExistingState.RESUME
             return
@@ -312,7 +312,7 @@ class Spark(Query[Output]):
         return self._staging().of_stream(barrier.stream).of_batch(barrier.epoch.number).manifest()
 
     def _require_unacknowledged(self) -> None:
-        """I5: whatever the last committed batch did not have can still be had."""
+        """Requires I5: whatever the last committed batch did not have can still be had."""
         for name, begin in self.database.slots.items():
             committed = self.offset(self.committed)
             if isinstance(committed, Barrier) and dict(committed.bookmark)[SLOT] == name:

@@ -20,14 +20,14 @@ Task = Iterator[pa.RecordBatch]
 
 @dataclass(slots=True)
 class Leftover:
-    """Tasks of drivers that are gone, which do not know it."""
+    """Tasks of drivers that are gone; the tasks do not know it."""
 
     tasks: list[Task] = field(default_factory=list)
     passed_on: set[Output] = field(default_factory=set)
-    """The snapshot rows of those that have come to their ends. Such a driver's sink may have them."""
+    """Snapshot rows of the tasks that have come to their ends. The sink of a driver that is gone may have them."""
 
     def begin(self, random: Random, spark: Spark) -> None:
-        """Tasks of this driver, some of them twice, take turns for a while."""
+        """Starts the tasks of this driver, some of them twice, and lets them take turns for a while."""
         tasks = [self._task(spark, part) for part in spark.parts() for _ in range(random.choice([1, 1, 2]))]
         for _ in range(random.randrange(3 * len(tasks) + 1)):
             next(random.choice(tasks), None)
@@ -43,7 +43,7 @@ class Leftover:
             self.passed_on.update(output_rows(batches, schema))
 
     def go_on(self, random: Random) -> None:
-        """A task whose driver is gone may come to its end, late."""
+        """Lets some of the tasks come to their ends, late, while their driver is gone."""
         while self.tasks and random.random() < 0.3:
             task = self.tasks.pop(random.randrange(len(self.tasks)))
             with suppress(SnapshotGoneError, StateBusyError, StagingError, OSError):

@@ -17,9 +17,9 @@ CHANGES = changes_schema(COLUMNS)
 
 
 def logged(rows: list[tuple[Commit, Change]], *, full_identity: bool, leaves_out: bool) -> pa.RecordBatch:
-    """The changes of commits, with as much of the rows before them as the replica identity has in the log.
+    """Returns the changes of commits, with as much of the rows before them as the replica identity puts into the log.
 
-    `leaves_out`: an update does not carry a value that it left as it was.
+    With `leaves_out`, an update does not carry a value that it left as it was.
     """
     commits = np.array([entry.lsn for entry, _ in rows], np.int64)
     known = [_known(change, full=full_identity) for _, change in rows]
@@ -54,7 +54,7 @@ def _operation(change: Change) -> int:
 
 
 def _known(change: Change, *, full: bool) -> int:
-    """How much of the row before is in the log, as PostgreSQL decides it by the replica identity."""
+    """Returns how much of the row before is in the log, which PostgreSQL decides by the replica identity."""
     if change.old is None:
         return OLD_NONE
     if full:
@@ -63,7 +63,7 @@ def _known(change: Change, *, full: bool) -> int:
 
 
 def _leaves_out(change: Change, *, full: bool) -> bool:
-    """An update that leaves the value alone, whether it moves the key or not; unless the old row is logged."""
+    """Whether this is an update, of the key or not, that leaves the value alone; never where the old row is logged."""
     return change.old is not None and change.new is not None and change.old[2] == change.new[2] and not full
 
 

@@ -1,4 +1,4 @@
-"""One random schedule from one seed: writers, batches, and what befalls the query, which is returned at its end."""
+"""Random schedules, each from one seed: writers, batches, and what befalls the query. Each returns the query."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_BATCHES = 1000
 
 
 def query(random: Random, folder: Path, mode: StartupMode = StartupMode.INITIAL) -> Spark:
-    """A query that begins on a table of up to 90 rows."""
+    """Makes a query that begins on a table of up to 90 rows."""
     database = Database(initial=random_rows(random, random.choice([0, 1, 5, 40, 90])))
     server = Server(database, full_identity=random.random() < 0.5, batch_rows=random.choice([3, 30, 100]))
     return Spark(
@@ -94,7 +94,7 @@ def with_full_images(random: Random, folder: Path) -> Spark:
     spark = query(random, folder)
     spark.rules = _rules(random)
     if spark.rules.skips_equal and random.random() < 0.5:
-        # It is the same for all rows of a key, so none of them comes late.
+        # This column is the same for all rows of a key, so none of them comes late.
         spark.rules = replace(spark.rules, order_column="a")
     spark.server.leaves_out = True
     spark.server.full_identity = random.random() < 0.2
@@ -133,7 +133,7 @@ def _rows_read(spark: Spark) -> int:
 
 
 def _require_rest(spark: Spark) -> None:
-    """While the snapshot is held and nobody writes, there is an end to batches, and nobody holds a state."""
+    """Requires that batches end and no state is pinned while the snapshot is held and nobody writes."""
     spark.store_is_busy = False
     for _ in range(MOST_BATCHES):
         if not spark.batch():
@@ -181,7 +181,7 @@ def taken_again(random: Random, folder: Path) -> Spark:
         batch_in_bad_weather(random, spark, lose_store=False)
         spark.check()
         if spark.mode is StartupMode.INITIAL and random.random() < 0.03:
-            # The last rows of keys cannot be taken back to where the state directory is.
+            # The last rows of keys cannot be taken back to the epoch of the state directory: no resuming with them.
             ways = [OnExistingState.RESTART] + [OnExistingState.RESUME] * (spark.rules is None)
             spark.begin_anew(random.choice(ways))
     spark.control = replace(spark.control, paused=False, max_rows=None)
@@ -191,7 +191,7 @@ def taken_again(random: Random, folder: Path) -> Spark:
 
 
 def _rules(random: Random) -> Rules:
-    """Also with fewer bytes read at once than a row has."""
+    """Makes rules at random, some of which read fewer bytes at once than a row has."""
     return Rules(skips_equal=random.random() < 0.5, most_bytes=random.choice([1, 100, 1 << 20]))
 
 
@@ -202,7 +202,7 @@ def _any_key(random: Random) -> Key | None:
 def write_some(random: Random, spark: Spark) -> None:
     for _ in range(random.choice([0, 0, 1, 3])):
         write(random, spark.database)
-        # It waits for whoever reads the table at a pinned state.
+        # A truncation waits for whoever reads the table at a pinned state.
         if spark.on_truncate is OnTruncate.EMIT and random.random() < 0.2 and not spark.server.pins:
             truncate(random, spark.database)
     reveal(random, spark.database)
@@ -213,8 +213,8 @@ def random_budget(random: Random) -> int | None:
 
 
 def batch_in_bad_weather(random: Random, spark: Spark, *, lose_store: bool = True) -> None:
-    """One batch, if there is one, by however many processes it takes."""
-    # Whoever looks into the state file does so for a moment; a process that starts waits for that.
+    """Runs one batch, if there is one, with as many processes as it takes."""
+    # Somebody looks into the state file for a moment, for which a process that starts would wait.
     spark.store_is_busy = spark.running and random.random() < 0.2
     spark.server.losses = random.choice([0, 0, 0, 0, 1, 3])
     if random.random() < 0.1:
@@ -231,7 +231,7 @@ def batch_in_bad_weather(random: Random, spark: Spark, *, lose_store: bool = Tru
         # Spark's commit log does not have the batch yet, whether or not the sink has.
         _lose_the_process(random, spark, leftover, lose_store=lose_store)
         assert same_rows(spark.read(lambda: leftover.go_on(random)), rows), "run again, the batch is another one"
-    # Of one state alone a chunk is nothing: there all of them come to their ends, or none counts.
+    # For a snapshot alone, the chunks of a driver that is gone count only if all of them came to their ends.
     if spark.mode is not StartupMode.SNAPSHOT:
         assert leftover.passed_on <= set(rows), "the sink of a driver that is gone has other rows of the batch"
     spark.commit(rows)
@@ -241,7 +241,7 @@ def batch_in_bad_weather(random: Random, spark: Spark, *, lose_store: bool = Tru
 
 
 def _lose_the_process(random: Random, spark: Spark, leftover: Leftover, *, lose_store: bool) -> None:
-    """The driver dies, most often with tasks under way, and the world goes on."""
+    """Ends the driver, most often with tasks under way, while others go on writing."""
     if random.random() < 0.7:
         leftover.begin(random, spark)
     spark.crash()
@@ -252,7 +252,7 @@ def _lose_the_process(random: Random, spark: Spark, leftover: Leftover, *, lose_
 
 
 def quiet_down(spark: Spark) -> Spark:
-    """Everything becomes visible, and the stream reads until nothing is left; returns the query."""
+    """Reveals all commits, and lets the stream read until nothing is left; returns the query."""
     spark.store_is_busy = False
     for entry in spark.database.hidden:
         spark.database.reveal(entry)

@@ -1,4 +1,4 @@
-"""Where the rows go: a consumer that believes nothing."""
+"""The sink that the rows go to: a consumer that checks everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _sequence = itemgetter(7)
 
 
 def output_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[Output]:
-    """The rows of batches that have exactly this schema."""
+    """Returns the rows of batches, which must have exactly this schema."""
     table = pa.Table.from_batches(list(batches), schema=schema)
     columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in table.columns]
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
@@ -38,9 +38,10 @@ class Sink:
         return Sink(dict(self.rows), dict(self.sequences))
 
     def apply(self, batch: Iterable[Output], *, full: bool = False, again: bool = False) -> None:
-        """`full`: each update comes with the row before it, and each delete with the whole row.
+        """Applies the rows of a batch.
 
-        `again`: snapshot rows are of keys that are there.
+        With `full`, each update comes with the row before it, and each delete with the whole row. With `again`, the
+        keys of snapshot rows are there already.
         """
         before: Output | None = None
         for row in sorted(batch, key=_sequence):

@@ -26,7 +26,7 @@ class OvertakenError(Exception):
 
 @dataclass(slots=True)
 class Shared:
-    """What the drivers have in common: the checkpoint, and the sink with the number of the batch that it has."""
+    """What the drivers share: the checkpoint, and the sink with the number of the batch that it has."""
 
     offsets: list[str] = field(default_factory=list)
     committed: int = 0
@@ -54,7 +54,7 @@ def _require(first: bool) -> None:
 
 
 def driver(shared: Shared, spark: Spark, random: Random) -> Iterator[None]:
-    """A driver from its start on, which is interrupted where the other may go on."""
+    """Runs a driver from its start on; yields wherever the other driver may go on."""
     spark.offsets, spark.committed = list(shared.offsets), shared.committed
     while True:
         yield
@@ -83,7 +83,7 @@ def driver(shared: Shared, spark: Spark, random: Random) -> Iterator[None]:
 
 
 def goes_on(turns: Iterator[None]) -> bool:
-    """Whether a driver goes on after its next turn, which raises a StagingError where it never can."""
+    """Gives a driver its next turn, and returns whether it goes on; raises the StagingError where none ever can."""
     try:
         next(turns)
     except OvertakenError:
@@ -93,7 +93,7 @@ def goes_on(turns: Iterator[None]) -> bool:
             raise
         return False
     except AssertionError as error:
-        if "have been acknowledged" not in str(error):  # which a server tells by an error
+        if "have been acknowledged" not in str(error):  # A real server raises an error here.
             raise
         return False
     return True

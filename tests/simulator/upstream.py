@@ -39,29 +39,29 @@ class Server:
     database: Database
     full_identity: bool = False
     leaves_out: bool = False
-    """Whether an update does not carry a value that it left as it was."""
+    """Whether the log leaves out of an update a value that it left as it was."""
 
     batch_rows: int = 5
-    """How many rows a batch of changes has at the most; a commit may be spread over several."""
+    """How many rows a batch of changes has at most; a commit may be spread over several batches."""
 
     losses: int = 0
     """How often the session that holds a pin is lost before anything is measured in it."""
 
     looked_up: dict[RowKey, View] = field(default_factory=dict)
-    """The keys whose rows somebody has looked up, and the latest state in which that was."""
+    """The keys whose rows were looked up, each with the latest state at which that was."""
 
     pins: dict[str, View] | None = None
     _pinned: int = 0
 
     def told(self, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
-        """The changes of these commits, as the log tells them."""
+        """Yields the changes of these commits as the log has them."""
         changes = [(entry, change) for entry in commits for change in entry.changes]
         for at in range(0, len(changes), self.batch_rows):
             some = changes[at : at + self.batch_rows]
             yield logged(some, full_identity=self.full_identity, leaves_out=self.leaves_out)
 
     def pin(self, view: View) -> str:
-        """One at a time, as an adapter promises."""
+        """Pins this state, in place of the one before: an adapter promises one pin at a time."""
         self._pinned += 1
         token = f"pin-{self._pinned}"
         self.pins = {token: view}
@@ -117,10 +117,10 @@ class SimulatedUpstream:
         return bookmark
 
     def require_same_order(self, bookmark: Bookmark) -> None:
-        """It has always been that of the server."""
+        """Does nothing: the order of keys is always the server's."""
 
     def require_same_key(self, bookmark: Bookmark) -> None:
-        """It has but one."""
+        """Does nothing: the table has but one key."""
 
     def added(self) -> Added:
         return NOTHING_ADDED
@@ -136,7 +136,7 @@ class SimulatedUpstream:
         return (f"slot {dict(bookmark)[SLOT]}",)
 
     def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
-        """Some of the keys have no row any more, as when rows are deleted meanwhile; so some vnodes are empty."""
+        """Returns bounds; some are keys without a row, as after deletes meanwhile, so that some vnodes are empty."""
         gone = {(digit, digit) for digit in range(0, 12, 3)}
         keys = sorted((key for key in {*self._visible().by_key, *gone} if inside(key, within)), key=rank)
         places = sorted({len(keys) * cut // vnodes for cut in range(1, vnodes)}) if keys else []
@@ -161,7 +161,7 @@ class SimulatedUpstream:
         return _shows_all(View.parse(epoch.position), View.parse(position))
 
     def has_gap_after(self, epoch: Epoch) -> bool:  # noqa: ARG002 - the same for each
-        """What it forgets it does not go on without."""
+        """Returns False: this upstream never goes on without changes that it has lost."""
         return False
 
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
@@ -176,7 +176,7 @@ class SimulatedUpstream:
         if after is not None and not _shows_all(upto, View.parse(after.position)):
             snapshot = False
         if not snapshot:
-            # No row is read any more, so it does not matter who sees a commit that is in the log.
+            # No snapshot row is read at this step, so it does not matter who sees a commit that is in the log.
             upto = View(upto.lsn)
         if after is None:
             return self._step(1, upto, pinned=snapshot)
@@ -184,7 +184,7 @@ class SimulatedUpstream:
         new = self._database.between(seen, upto)
         cut = _cut(new, max_changes)
         if cut is not None:
-            # Not before what `after` shows already: a commit that was hidden may stand far back in the log.
+            # Do not cut before what `after` shows already: a commit that was hidden may stand far back in the log.
             lsn = max(cut, seen.lsn)
             upto = View(lsn, frozenset(hidden for hidden in upto.hidden if hidden < lsn))
         if not snapshot and not new:
@@ -241,7 +241,7 @@ class SimulatedUpstream:
         assert all(entry.lsn >= begin for entry in commits), "these changes have been acknowledged"
         for batch in self._server.told(commits):
             yield batch
-            yield batch.slice(0, 0)  # As where a log has much of other tables.
+            yield batch.slice(0, 0)  # An empty batch, as where much of a log is about other tables.
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         view = View.parse(position)
@@ -273,7 +273,7 @@ class SimulatedUpstream:
 
 
 class SimulatedReader:
-    """Reads a pinned state, or that of now, in batches of two rows; what it has begun, to the end."""
+    """Reads a pinned state or the present one, in batches of two rows; it reads to the end what it has begun."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -293,7 +293,7 @@ class SimulatedReader:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedChangeReader:
-    """Reads the commits from one place in the log to another, whoever sees them."""
+    """Reads the commits from one place in the log to another, whether or not readers see them."""
 
     server: Server
     slot: str
@@ -331,7 +331,7 @@ def _first_unshown(view: View) -> int:
 
 
 def _cut(new: list[Commit], max_changes: int) -> int | None:
-    """Before which commit to stop so that about `max_changes` changes are taken; None where that is all of them."""
+    """Returns the LSN to stop before, so that about `max_changes` changes are taken; None where that is all of them."""
     taken = 0
     for entry in new[:-1]:
         taken += len(entry.changes)

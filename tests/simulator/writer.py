@@ -15,7 +15,7 @@ def random_rows(random: Random, count: int) -> dict[Key, Row]:
 
 
 def write(random: Random, database: Database) -> Commit | None:
-    """One transaction of up to six changes, some of which move keys; sometimes logged before it is visible."""
+    """Commits a transaction of up to six changes, some of which move keys; sometimes logs it before it is visible."""
     rows, locked = database.latest(), database.locked()
     changes: list[Change] = []
     for _ in range(random.randrange(1, 7)):
@@ -31,7 +31,7 @@ def write(random: Random, database: Database) -> Commit | None:
 
 
 def truncate(random: Random, database: Database) -> Commit | None:
-    """A transaction that removes all rows and inserts a few; waits, so to speak, until nothing is locked."""
+    """Commits a transaction that removes all rows and inserts a few; does nothing while anything is locked."""
     if database.hidden:
         return None
     return database.commit(
@@ -58,7 +58,7 @@ def _change(random: Random, rows: dict[Key, Row], locked: set[Key]) -> Change | 
 
 
 def reveal(random: Random, database: Database, *, chance: float = 0.5) -> None:
-    """Some of the transactions that are logged but hidden become visible."""
+    """Makes some of the transactions visible that are logged but hidden."""
     for entry in database.hidden:
         if random.random() < chance:
             database.reveal(entry)

@@ -1,4 +1,4 @@
-"""What happens to a stream on the simulated database, and what it tells, in short words."""
+"""Short names for what happens to a stream on the simulated database, and for what it tells."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def move(spark: Spark, old: Key, new: Key) -> None:
 
 
 def step(spark: Spark, max_rows: int | None = 2) -> list[tuple[str, Key, str | None]]:
-    """One batch: what it emits, in the order of the sequence; nothing where there is none."""
+    """Runs a batch, and returns what it emits in the order of the sequence; nothing where there is no batch."""
     if not spark.plan(max_rows):
         return []
     rows = spark.read()

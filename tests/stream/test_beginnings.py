@@ -36,7 +36,7 @@ def test_a_snapshot_alone_is_one_batch_whatever_the_budget_and_touches_no_log(st
 def test_of_a_snapshot_alone_nothing_is_kept_once_it_is_committed(
     start: StartQuery, *, read: bool, paused: bool
 ) -> None:
-    """Neither the state it was read at, whether the sink looked at all of it or not, nor its chunks."""
+    """Neither its state is kept, whether or not the sink read any of it, nor its chunks."""
     spark = start(KEYS, vnodes=3, partitions=2, mode=StartupMode.SNAPSHOT)
     spark.plan()
     parts = spark.parts()
@@ -62,7 +62,7 @@ def test_a_new_checkpoint_on_a_used_directory_is_refused_until_it_is_said_what_t
 
 
 def test_who_may_resume_is_told_how_far_the_sink_may_be_beyond_the_record(start: StartQuery) -> None:
-    """More than one batch: while only changes are followed the record is written about once a second."""
+    """It may be more than one batch: while only changes are followed, the record is written about once a second."""
     spark = caught_up(start(KEYS[:4]))
     beyond = []
     for number in range(6):
@@ -98,7 +98,7 @@ def test_a_new_checkpoint_goes_on_from_the_directory_and_names_where_it_began(st
 def test_a_new_checkpoint_that_has_nothing_to_read_begins_with_an_empty_batch(
     start: StartQuery, mode: StartupMode, *, ends: bool
 ) -> None:
-    """Spark logs and runs the first batch whatever it is; one that ended nowhere could never be gone on from."""
+    """Spark logs and runs the first batch in any case; after one without an end, the query could never go on."""
     spark = start(KEYS[:4], mode=mode)
     if mode is StartupMode.INITIAL:
         spark.rules = Rules()
@@ -169,7 +169,7 @@ def test_a_lost_directory_is_made_anew_from_the_checkpoint(start: StartQuery) ->
 
 
 def unread(spark: Spark) -> Spark:
-    """The first batch is committed, and its tasks never ran."""
+    """Commits the first batch without running its tasks."""
     spark.rules = Rules()
     spark.plan(None)
     spark.parts()
@@ -179,7 +179,7 @@ def unread(spark: Spark) -> Spark:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_what_the_sink_left_unread_is_read_for_the_rows_that_are_kept(start: StartQuery, *, lost: bool) -> None:
-    """Also where it was read later than it was planned."""
+    """This holds also where the rows were read at a later state than planned."""
     spark = start(KEYS[:12], vnodes=3, partitions=2)
     if lost:
         spark.plan(None)

@@ -87,7 +87,7 @@ def test_a_paused_stream_that_is_to_stop_at_present_does_so(start: StartQuery) -
 
 
 def test_a_snapshot_alone_is_not_held_up_by_what_the_stream_before_it_was_told(start: StartQuery) -> None:
-    """It is one batch, and with availableNow the query would end without a row, and without an error."""
+    """If its one batch were held, a query with availableNow would end without a row and without an error."""
     spark = start(KEYS[:9], mode=StartupMode.SNAPSHOT)
     spark.control = Control(paused=True, max_rows=0)
     assert step(spark, 3) == snapshot_of(*KEYS[:9])

@@ -67,7 +67,7 @@ def test_changes_of_a_batch_that_a_new_checkpoint_plans_anew_are_counted(start: 
     for _ in range(5):
         update(spark, KEYS[1])
     assert len(caught_up(spark).sink.rows) == 4
-    assert counts(spark) == (7, 0)  # One of them twice: it was planned for a sink that never had it.
+    assert counts(spark) == (7, 0)  # One is counted twice: it was first planned for a sink that never had it.
 
 
 def test_other_processes_learn_until_when_the_output_is_complete(

@@ -40,7 +40,7 @@ def test_it_has_to_be_there_while_rows_are_left(start: StartQuery) -> None:
 
 
 def test_it_has_to_be_there_for_a_batch_that_the_sink_may_have(start: StartQuery) -> None:
-    """Else its rows would be read as they are by then, and the changes since held back, of which the sink has none."""
+    """Otherwise its rows would be read as they are by then, and changes held back that the sink does not have."""
     spark = start(KEYS[:6])
     step(spark)
     spark.plan(2)
@@ -106,7 +106,7 @@ def test_where_the_state_directory_was_lost_with_it_the_checkpoint_is_enough(sta
 def test_where_the_last_rows_were_lost_with_both_only_a_start_without_them_goes_on(
     start: StartQuery, *, logged: bool
 ) -> None:
-    """However often it was started with them."""
+    """Each start with them fails again."""
     spark = start(KEYS[:6])
     spark.rules = Rules()
     found = step(spark)
@@ -128,7 +128,7 @@ def test_where_the_last_rows_were_lost_with_both_only_a_start_without_them_goes_
 def test_where_both_were_lost_a_logged_batch_may_fail_at_first(
     start: StartQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then there is a state directory again."""
+    """At the second try there is a state directory again."""
     spark = start(KEYS[:6])
     step(spark)
     spark.plan(2)
@@ -144,7 +144,7 @@ def test_where_both_were_lost_a_logged_batch_may_fail_at_first(
 
 
 def test_rows_left_unread_are_not_read_at_the_state_of_the_batch_after(start: StartQuery) -> None:
-    """The session that held theirs was lost; and Spark did not log the batch that was planned then."""
+    """The session that held their state was lost, and Spark did not log the batch that was planned next."""
     spark = start(KEYS[:12], vnodes=3, partitions=2)
     spark.rules = Rules()
     spark.plan(4)
@@ -161,7 +161,7 @@ def test_rows_left_unread_are_not_read_at_the_state_of_the_batch_after(start: St
 def test_the_order_of_keys_matters_still_after_the_last_rows_were_read_later(
     start: StartQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next batch leaves out changes to a range of keys."""
+    """The next batch leaves out changes to a range of keys that were read later."""
     spark = start(KEYS[:6])
     spark.plan(None)
     spark.crash()
@@ -175,7 +175,7 @@ def test_the_order_of_keys_matters_still_after_the_last_rows_were_read_later(
 
 
 def another_goes_on(spark: Spark, rows: int) -> None:
-    """Meanwhile, from a checkpoint of its own and the record, a batch behind; then its batch is given up."""
+    """Has another query plan and read the batch from the record, with a checkpoint of its own, and give it up."""
     before = spark.offsets, spark.committed, spark.sink
     spark.begin_anew(OnExistingState.RESUME)
     spark.plan(rows)
@@ -190,7 +190,7 @@ def another_goes_on(spark: Spark, rows: int) -> None:
 def test_a_batch_that_was_logged_is_not_read_as_another_query_has_planned_it(
     start: StartQuery, rows: int, *, changed: bool
 ) -> None:
-    """The sink would lack rows, or get changes that they show already."""
+    """Otherwise the sink would lack rows, or get changes that its rows show already."""
     spark = start(KEYS[:6])
     step(spark)
     spark.plan(2)

@@ -49,7 +49,7 @@ def test_a_truncation_is_passed_over_where_that_was_asked_for(start: StartQuery)
 def test_rows_that_were_read_after_the_present_at_which_a_query_stops_are_told_after_a_truncation(
     start: StartQuery,
 ) -> None:
-    """They are in the chunk that a crash had lost, and the truncation takes them away again."""
+    """These rows are in a chunk that was lost in a crash and read later, and the truncation takes them away again."""
     spark = start(KEYS[:3], vnodes=1)
     spark.on_truncate = OnTruncate.EMIT
     spark.plan(None)
@@ -66,7 +66,7 @@ def test_rows_that_were_read_after_the_present_at_which_a_query_stops_are_told_a
 def test_a_truncation_that_ended_the_stream_is_not_emitted_short_of_rows_that_were_read_after_it(
     start: StartQuery,
 ) -> None:
-    """The batches after it would take what was inserted since for what the sink has seen."""
+    """Otherwise the batches after it would take rows inserted since then for rows that the sink has."""
     spark = start(KEYS[:3], vnodes=1)
     spark.plan(None)
     spark.crash()
