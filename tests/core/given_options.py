@@ -1,4 +1,4 @@
-"""Options as a user gives them, beside the two that every table of a database needs."""
+"""Options as a user gives them, in addition to the two that every table of a database needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parsed(**options: str) -> Options:
 
 
 def problems(**options: str) -> list[str]:
-    """What is wrong, one text for each problem."""
+    """Returns the problems that these options are refused for, one text for each."""
     with pytest.raises(OptionsError) as caught:
         parse({**NEEDED, **options})
     head, *found = str(caught.value).split("\n  - ")

@@ -1,4 +1,4 @@
-"""Keys that are numbers, ranges of them, and a table of them that is measured as an upstream would."""
+"""Numbers as keys, ranges of them, and a table of them that is measured as an upstream would do it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ limits = st.builds(Limits, st.integers(1, 25), st.integers(1, 6), st.integers(1,
 
 
 KEYS = range(20)
-"""For tests that look at each key: numbers as text, which the code never compares."""
+"""The keys of tests that look at each key: numbers as text, which the code never compares."""
 
 
 def key(number: int) -> Key:
@@ -37,7 +37,7 @@ def holds(item: KeyRange, number: int) -> bool:
 
 @dataclass
 class Table:
-    """Sorted numbers, measured as an upstream would; keeps what it was asked."""
+    """A table of sorted numbers, measured as an upstream would do it; keeps the requests."""
 
     rows: list[int]
     asked: list[tuple[Measure, ...]] = field(default_factory=list)

@@ -23,7 +23,7 @@ def keys(columns: int) -> st.SearchStrategy[Key]:
 
 @st.composite
 def frontiers(draw: st.DrawFn) -> Frontier:
-    """Some vnodes of each state. The core does not compare keys, so these are in no order of ours."""
+    """Draws vnodes of all states. The core does not compare keys, so they are in no particular order."""
     columns = draw(st.integers(1, 3))
     bounds = draw(st.lists(keys(columns), max_size=6, unique=True))
     frontier = Frontier.at_start(tuple(bounds))
@@ -47,7 +47,7 @@ bookmarks = st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(fo
 
 @st.composite
 def agains(draw: st.DrawFn) -> Again:
-    """A part of the table that is taken again, some of it twice."""
+    """Draws a part of the table that is read again, some of it twice."""
     progress = draw(progresses)
     if isinstance(progress, Frontier):
         within = KeyRange(draw(ends), draw(ends))
@@ -88,7 +88,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def damaged(draw: st.DrawFn, value: Any) -> Any:
-    """A JSON value with something else at one place, or with one thing more or less."""
+    """Draws a JSON value with something else at one place, or with one thing more or less."""
     if isinstance(value, dict) and value and draw(st.integers(0, 5)):
         name = draw(st.sampled_from(sorted(value)))
         rest = {other: inner for other, inner in value.items() if other != name}

@@ -31,7 +31,7 @@ TEN_VNODES = Frontier.at_start(tuple((str(number),) for number in range(1, 10)))
 
 
 class Table:
-    """An upstream of a table of this size, in each vnode of which so many rows are found."""
+    """An upstream of a table of this size, which finds `found` rows in each vnode."""
 
     def __init__(self, row_count: int, row_bytes: int, found: int) -> None:
         self.size = TableSize(row_count, row_bytes)
@@ -48,7 +48,7 @@ class Table:
 def rows_and_unfinished(
     table: Table, max_rows: int | None, options: StreamOptions, control: Control = CONTROL
 ) -> tuple[int, int]:
-    """After a batch: how many rows have been read, and how many vnodes are left."""
+    """Returns how many rows have been read after a batch, and how many vnodes are left."""
     within = limits(table.size, TEN_VNODES.vnode_count, max_rows, options, control)
     reached = advance(table, PIN, TEN_VNODES, within)  # type: ignore[arg-type]
     return reached.row_count, len(list(reached.unfinished))

@@ -12,7 +12,7 @@ ROW_BYTES = 8
 
 
 def numbered(counts: list[int]) -> list[pa.RecordBatch]:
-    """Batches of so many rows, numbered one after the other."""
+    """Returns batches with these counts of rows, numbered one after the other."""
     starts = [sum(counts[:at]) for at in range(len(counts))]
     return [
         pa.record_batch({"n": pa.array(range(start, start + count), pa.int64())})

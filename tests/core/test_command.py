@@ -1,4 +1,4 @@
-"""How the command ends that is cut short, or may not look."""
+"""How the command ends that is interrupted, cannot write its output, or may not look into a folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_output_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> No
 
 @pytest.fixture
 def closed_folder(tmp_path: Path) -> Iterator[Path]:
-    """A stateDir that this process may not enter; root, who may enter any, is somebody else meanwhile."""
+    """A stateDir that this process may not enter; as root may enter any, the process gives up being root meanwhile."""
     account = os.geteuid()
     folder = tmp_path / "state"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What a stream has been told: what follows from it, and the file it is kept in."""
+"""What a person has told a stream: what follows from it, and the file it is kept in."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_file_system_that_makes_no_names_durable_will_do(tmp_path: Path, monke
 def test_a_file_system_whose_files_belong_to_another_account_will_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A volume that is mounted as root's lets all accounts write, and none but root say who may read."""
+    """On a volume that is mounted as root's, all accounts may write, but only root may change who may read."""
 
     def refused(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")

@@ -31,7 +31,7 @@ def test_counts_that_cannot_be_kept_are_said_once_until_they_are(
 
 
 def test_the_moment_of_a_clock_that_was_set_back_is_noted() -> None:
-    """Else the stream would not be behind until it is that late again, whatever happens."""
+    """Otherwise the stream would never be told to be behind until the clock is as late again."""
     kept: list[Counts] = []
     counting = Counting(keep=kept.append)
     counting.begin("1f0c9a77", 1)

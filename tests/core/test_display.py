@@ -1,4 +1,4 @@
-"""The picture of a status in windows of all widths."""
+"""The picture of a stream's status, in windows of all widths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VNODES = (VnodeState.COMPLETED,) * 3 + (VnodeState.IN_PROGRESS,) + (VnodeState.N
 
 
 def at(second: int, rows: int, *, left: int | None = None) -> Status:
-    """A status as of so many seconds after 1970; its epoch is all that matters of the barrier."""
+    """Returns a status as of so many seconds after 1970; only the epoch of its barrier matters."""
     barrier = Barrier("s1", (), Epoch(second, "", 0, second * SECOND), Finished(8, rows))
     return Status("s1", '"public"."t"', "snapshot", (), barrier, RowsRead(rows, left, VNODES))
 
@@ -120,7 +120,7 @@ def test_a_mark_that_stands_for_unlike_vnodes_says_in_progress() -> None:
     ("rate", "shown"), [(1000 / 3600, "0.28"), (2.0, "2"), (9.96, "10"), (10.4, "10"), (12_345.6, "12,346")]
 )
 def test_a_pace_that_is_slow_is_not_shown_as_none(rate: float, shown: str) -> None:
-    """As that of a stream which is throttled to a thousand rows a batch, with a batch each hour."""
+    """A stream that is throttled to a thousand rows a batch, with a batch each hour, has such a pace."""
     assert pace(rate, 3.0) == f"{shown} rows/s, about 3 s left"
     assert pace(1 / 11_000, None) == "0.33 rows/h"
 
@@ -159,7 +159,7 @@ def test_programs_get_the_names_of_the_views() -> None:
 
 @pytest.mark.parametrize("microseconds", [1_900_000_000_123_456_789, 1 << 70])
 def test_a_moment_that_lies_too_far_away_for_python_is_shown_like_any(microseconds: int) -> None:
-    """As of a commit to a Delta table that said its time in another unit."""
+    """A commit to a Delta table that gives its time in another unit has such a moment."""
     assert re.fullmatch(r"\d{5,6}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", iso(microseconds))
     assert re.fullmatch(r"\d{5,6}-\d\d-\d\d \d\d:\d\d:\d\d UTC", moment(microseconds))
 

@@ -37,7 +37,7 @@ DROPPED = "remove_files(Path(sys.argv[1]))"
 
 @contextmanager
 def held(lock: dict[str, str], folder: Path, then: str = "") -> Iterator[Callable[[], object]]:
-    """Another process has the lock, until what this gives is called; before it lets go it does `then`."""
+    """Has another process hold the lock until the function that this gives is called; it then does `then` first."""
     program = HOLDER.format(**lock, then=then)
     words = [sys.executable, "-c", program, str(folder)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -75,7 +75,7 @@ sys.exit(command.main(sys.argv[1:]))
 
 @contextmanager
 def waiting(*words: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """This command, in a process that has met the lock of another, and waits for it."""
+    """Runs this command in a process that has found the lock held by another, and waits for it."""
     line, pipe = [sys.executable, "-c", WAITING, *words, "--state-dir", str(folder)], subprocess.PIPE
     with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -108,7 +108,7 @@ def test_a_stream_is_not_dropped_while_another_command_tells_it_something(
 
 @pytest.mark.parametrize("words", [["throttle", "off"], ["resume"], ["re-backfill"], ["drop"]], ids=" ".join)
 def test_what_was_asked_while_a_stream_was_dropped_is_refused(folder: Path, words: list[str]) -> None:
-    """Else what it was told would wait for the next stream with this stateDir."""
+    """Otherwise the request would wait for the next stream with this stateDir."""
     lock = CLAIM if words == ["drop"] else CONTROL
     with held(lock, folder, then=DROPPED) as let_go, waiting(*words, folder=folder) as asked:
         let_go()

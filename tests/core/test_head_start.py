@@ -1,4 +1,4 @@
-"""What makes the first array quicker must leave a process as that array would."""
+"""Imports ahead of the first array, which make it quicker, leave a process as that array would."""
 
 from __future__ import annotations
 

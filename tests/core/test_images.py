@@ -47,7 +47,7 @@ from tests.core.told import (
 
 @dataclass
 class Copy:
-    """Of each key the row that was told of, and whether it was looked up."""
+    """The row of each key as a consumer was told of it, and the keys whose rows were looked up."""
 
     rows: dict[Key, Row]
     looked_up: set[Key]
@@ -56,7 +56,7 @@ class Copy:
 def found_of(
     changes: list[Change], sink: Copy, emitted: set[Key], later: dict[Key, Row], *, skips_equal: bool
 ) -> tuple[list[Told], bool]:
-    """What is told, and whether rows had to be looked up; `later` is the table that is looked into."""
+    """Returns what is told, and whether rows had to be looked up; `later` is the table that they are looked up in."""
     batch = batch_of(changes)
 
     def look_up(keys: pa.RecordBatch) -> pa.RecordBatch:
@@ -147,7 +147,7 @@ def test_a_row_is_late_if_one_of_its_key_had_a_greater_order(data: st.DataObject
 
 
 def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
-    """Not even where the last event of all is late."""
+    """This holds even where the very last event is late."""
     changes = [Change(INSERT, ("p", number), None, (0, 0)) for number in (1, 2, 2, 2)]
     batch = batch_of(changes)
     told = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
@@ -164,7 +164,7 @@ def test_keys_of_several_columns_are_numbered_as_they_appear() -> None:
 
 
 def test_rows_are_looked_up_in_the_order_in_which_they_are_lost() -> None:
-    """What is told to be too much are the changes from the first on whose row was not looked up."""
+    """Where it is too much, the result names the first change from which on no row was looked up."""
     keys = [("p", number) for number in range(4 * FEW)]
     changes = [Change(UPDATE, key, None, (1, 1)) for key in [*keys, *reversed(keys)]]
     batch = batch_of(changes)
@@ -266,7 +266,7 @@ def test_values_that_were_left_out_count_in_both_images_of_a_change(count: int, 
 
 
 def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
-    """Also where the value that it takes from there is known: the row goes with all its values."""
+    """A row is lost with all its values, so one that takes a value from it is lost even where that value is known."""
     fields: list[pa.Field[Any]] = [pa.field("k", pa.int64()), pa.field("y", pa.string()), pa.field("z", pa.string())]
     columns = pa.schema(fields)
     rows = [

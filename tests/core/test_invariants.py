@@ -22,7 +22,7 @@ from tests.simulator.schedule import Schedule
 SCHEDULES = int(os.environ.get("BACKFILL_TEST_SCHEDULES", "1700"))
 ONLY = os.environ.get("BACKFILL_TEST_SCHEDULE")
 TOGETHER = 50
-"""How many are one test, so that several processes of pytest may share them."""
+"""How many schedules are one test, so that several processes of pytest may share them."""
 
 SHARES: dict[Schedule, float] = {
     schedule.without_a_crash: 0.25,
@@ -35,7 +35,7 @@ SHARES: dict[Schedule, float] = {
     schedule.taken_again: 0.07,
     schedule.of_a_snapshot_only: 0.15,
 }
-"""The kinds of schedules, and how much of all each is."""
+"""The kinds of schedules, each with its share of SCHEDULES."""
 
 LOST_CHUNKS = {"AsPlanned", "Later", "ahead"}
 REACHED: dict[Schedule, set[str]] = {
@@ -49,11 +49,11 @@ REACHED: dict[Schedule, set[str]] = {
     schedule.taken_again: LOST_CHUNKS | {"GivenUp", "again", "resumed"},
     schedule.of_a_snapshot_only: {"AsPlanned", "Later"},
 }
-"""What schedules of a kind come to, `TOGETHER` of them each: nothing is shown of what none of them meets."""
+"""What each test of `TOGETHER` schedules of a kind must meet: a case that none of them meets is not tested."""
 
 
 def shares() -> Iterator[object]:
-    """Each kind of schedule with some seeds for it."""
+    """Yields each kind of schedule with some seeds for it."""
     for kind, share in SHARES.items():
         seeds = range(max(1, round(SCHEDULES * share))) if ONLY is None else range(int(ONLY), int(ONLY) + 1)
         for first in seeds[::TOGETHER]:
@@ -75,7 +75,7 @@ def test_every_barrier_shows_the_emitted_part_of_the_table_exactly(
 
 
 def run(kind: Schedule, seed: int, folder: Path) -> set[str]:
-    """What the schedule has reached."""
+    """Runs a schedule, and returns what it has reached."""
     try:
         with simulated():
             return kind(Random(seed), folder).reached

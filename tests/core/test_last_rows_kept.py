@@ -94,7 +94,7 @@ class Stream:
         return self._last.changes(logged, self._staging, 1, NOTHING_ADDED)
 
     def batch(self, pieces: Sequence[Sequence[Change]], looked_into: dict[Key, Row]) -> list[Told]:
-        """What is told of one batch, whose changes come in pieces."""
+        """Returns what is told of one batch, whose changes come in pieces."""
 
         def marked() -> Marked:
             for piece in pieces:
@@ -112,7 +112,7 @@ class Stream:
 
 
 Batches = list[tuple[list[list[Change]], bool]]
-"""The pieces of each batch, and whether it is looked up at its end or at the end of all."""
+"""The pieces of each batch, and whether its rows are looked up late, at the end of all batches."""
 
 # Its key gets another row before it is looked up.
 MOVED_ON = [
@@ -144,7 +144,9 @@ def test_a_row_that_was_looked_up_later_is_no_source_for_another() -> None:
 
 
 def require_exact(table: dict[Key, Row], emitted: set[Key], batches: Batches) -> None:
-    """The consumer has the emitted part of the table after the last batch, and after each that nobody was late for."""
+    """Requires that the consumer has the emitted part of the table after each batch before the first one looked up
+    late, and after the last one.
+    """
     states = [dict(table)]
     for pieces, _ in batches:
         states.append(dict(states[-1]))
@@ -162,7 +164,7 @@ def require_exact(table: dict[Key, Row], emitted: set[Key], batches: Batches) ->
 
 
 def test_a_long_value_that_is_never_changed_is_told_of_few_changes_at_once(tmp_path: Path) -> None:
-    """It stands in the images of each of them twice."""
+    """The value stands twice in the images of each change."""
     table: dict[Key, Row] = {("p", 1): (0, 1)}
     updates = [Change(UPDATE, ("p", 1), None, (value, 1), frozenset({"y"})) for value in range(500)]
     stream, sink = Stream(tmp_path, {("p", 1)}, table), dict(table)
@@ -239,7 +241,7 @@ def test_rows_are_looked_up_a_few_at_a_time_where_they_are_large(tmp_path: Path)
 def test_of_a_row_that_is_looked_up_and_one_that_the_log_has_the_greater_order_counts(
     tmp_path: Path, lost: int, whole: int
 ) -> None:
-    """Also where the latter is late after the one that is lost, however the changes come in pieces."""
+    """This holds where the whole row comes late after the lost one, too, and however the changes come in pieces."""
     told = [
         Change(UPDATE, ("p", 1), None, (lost, 1), frozenset({"y"})),
         Change(UPDATE, ("p", 1), None, (whole, 2)),
@@ -285,7 +287,7 @@ def test_however_many_rows_are_gone_the_next_ones_are_looked_up_in_bounded_numbe
 
 
 def test_a_small_batch_asks_its_state_for_nothing_twice(tmp_path: Path) -> None:
-    """Each statement takes about as long as another hundred keys would."""
+    """A statement takes about as long as another hundred keys would."""
     opened: list[DuckDBUpsertState] = []
 
     def open_state(layout: UpsertLayout) -> DuckDBUpsertState:
@@ -304,6 +306,6 @@ def test_a_small_batch_asks_its_state_for_nothing_twice(tmp_path: Path) -> None:
         log = connection.execute("SELECT message FROM duckdb_logs_parsed('QueryLog')").fetchall()
     statements = [message for (message,) in log]
     assert sum("FROM upsert_state AS" in message for message in statements) == 1
-    # Where to look, where there is room, and what to clean.
+    # These find out where to look, where there is room, and what to clean.
     assert sum("FROM segments" in message for message in statements) == 3
     assert not any("__duckdb_source" in message for message in statements)

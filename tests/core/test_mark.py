@@ -20,7 +20,7 @@ _FIELDS: list[pa.Field[Any]] = [pa.field("v", pa.string()), pa.field("a", pa.int
 COLUMNS = pa.schema(_FIELDS)
 SCHEMA = changes_schema(COLUMNS)
 KEY = ("b", "a")
-"""Not the first columns, and not in the table's order."""
+"""The key's columns are not the first ones, and not in the table's order."""
 
 Key = tuple[str, int]
 Row = tuple[str | None, int, str]
@@ -65,7 +65,7 @@ Marked = tuple[dict[str, Any] | None, str, int, Any, list[str] | None]
 
 
 def reference(changes: list[Change], emitted: set[Key], *, truncates: bool) -> Iterator[Marked]:
-    """What goes forward, by the table in the module's description."""
+    """Yields what goes forward, by the table in the docstring of `backfill.mark`."""
     for change, record in zip(changes, batch_of(changes).to_pylist(), strict=True):
         old, new = change.old, change.new
         goes_old = old is not None and key_of(old) in emitted
@@ -92,7 +92,7 @@ def _marked(row: tuple[dict[str, Any] | None, int, Any, list[str] | None], kind:
 
 
 class Emitted:
-    """Answers for a set of keys, and sees to it that it is asked properly."""
+    """Answers which keys are of this set, and checks that it is asked properly."""
 
     def __init__(self, changes: list[Change], keys: set[Key]) -> None:
         self.changes = changes

@@ -1,4 +1,4 @@
-"""Prometheus' text format, and the server that gives it."""
+"""Prometheus' text format, and the server that serves it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_server_gives_what_holds_when_it_is_asked(host: str, named: str) -> 
 
 
 def test_nothing_is_said_of_a_client_that_has_gone(capsys: pytest.CaptureFixture[str]) -> None:
-    """As a scrape that has waited for long enough, while the driver has other things to do."""
+    """A scrape may have waited for long enough, while the driver had other things to do."""
     answering: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
     gone = threading.Event()
 

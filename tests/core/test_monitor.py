@@ -1,4 +1,4 @@
-"""What `progress` makes of what Spark says of a query."""
+"""What `progress` makes of Spark's reports of a query."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FakeQuery:
 
 
 def seen(query: FakeQuery) -> tuple[int | None, bool]:
-    """How many rows a second it reads, and whether it is behind."""
+    """Returns how many rows a second the query reads, and whether it is behind."""
     found = progress(cast(Any, query))
     assert found.lag_seconds is not None
     return None if found.rows_per_second is None else round(found.rows_per_second), found.lag_seconds >= 7

@@ -1,4 +1,4 @@
-"""Offsets: one state, one text; what cannot be read is refused with one kind of error."""
+"""Each state of a stream has one text as an offset; what cannot be read is refused with one kind of error."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_damaged_offset_is_refused_or_was_not_damaged(data: st.DataObject) -> 
         offset = from_json(value)
     except OffsetError:
         return
-    # Such as a digit that has become another one: what was read is what stands there.
+    # The damage made another valid offset, such as by another digit: what was read is what stands there.
     assert json.dumps(to_json(offset), sort_keys=True) == json.dumps(value, sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""Options one by one: what each takes and refuses, what it is without being given, and how a misspelt one is met."""
+"""Options one by one: the values that each takes and refuses, its default, and what is said of a misspelt one."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_an_option_is_refused_with_what_it_got_and_what_is_allowed(option: str, 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_a_text_that_is_not_utf_8_is_refused(option: Any) -> None:
-    """Whatever else of it is asked; what Python makes of such an argument, `repr` shows."""
+    """This holds for every option. Python makes a surrogate of such a byte of an argument, which `repr` shows."""
     with pytest.raises(
         OptionsError, match=rf"- {option.name} (is '/caf.udce9'|cannot be used); expected text in UTF-8"
     ):

@@ -1,4 +1,4 @@
-"""No secret among the options stands in a representation or in what is said of a mistake."""
+"""No secret among the options stands in a representation or in an error about them."""
 
 from __future__ import annotations
 

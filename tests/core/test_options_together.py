@@ -66,7 +66,7 @@ def test_only_rows_that_are_all_inserts_do_without_their_change_type(chosen: str
 
 @pytest.mark.parametrize("mode", ["initial", "snapshot"])
 def test_no_way_of_starting_a_stream_lets_changes_be_read_without_their_change_type(mode: str) -> None:
-    """That of a table of Spark's catalog, which keeps it for its streams."""
+    """A table of Spark's catalog keeps `startupMode` for its streams, and a read of changes is given it, too."""
     given = {"path": "/lake/orders", "keyColumns": "id", "startingPosition": "0", "startupMode": mode, "stateDir": "/s"}
     with pytest.raises(OptionsError) as caught:
         parse({**given, "metadataColumns": "none"})

@@ -1,4 +1,4 @@
-"""Placing keys by Arrow's order, against Python's tuples."""
+"""Keys placed by Arrow's order, against the order of Python's tuples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TYPES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[pa.Schema, list[Key], Key | None, Key | None]:
-    """Keys of one to three columns, and two ends, each of which may be open and need not be a key."""
+    """Draws keys of one to three columns, and two ends, each of which may be open and need not be a key."""
     kinds = draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=3))
     fields: list[pa.Field[Any]] = [pa.field(f"k{at}", kind) for at, (kind, _) in enumerate(kinds)]
     keys = st.tuples(*[values for _, values in kinds])
@@ -58,7 +58,7 @@ def test_a_key_is_within_as_tuples_compare(case: tuple[pa.Schema, list[Key], Key
 
 @st.composite
 def placed(draw: st.DrawFn) -> tuple[pa.Schema, list[Key], list[Key]]:
-    """Keys of one to three columns, and bounds in order, which may be keys and may be there twice."""
+    """Draws keys of one to three columns, and bounds in order, which may be keys and may be there twice."""
     schema, keys, _, _ = draw(tables())
     values = dict(TYPES)
     kinds = st.tuples(*[values[field.type] for field in schema])

@@ -183,7 +183,7 @@ def test_vnodes_that_hold_far_fewer_rows_than_was_guessed_are_measured_in_few_ro
 
 
 def test_rows_behind_vnodes_that_are_empty_are_not_all_counted() -> None:
-    """As where old rows were deleted meanwhile: the vnodes after them may be full."""
+    """Old rows may have been deleted meanwhile; the vnodes after them may be full."""
     table, frontier = Table(list(range(1000, 3000))), start([*range(100, 1000, 10), *range(1000, 3000, 100)])
     moved = table.plan(frontier, Limits(max_rows=200, lanes=2, vnode_rows=100))
     assert moved.row_count == 200

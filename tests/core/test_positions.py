@@ -20,7 +20,7 @@ near = st.integers(10, 18)
 
 @st.composite
 def snapshots(draw: st.DrawFn, around: st.SearchStrategy[int] = far) -> Snapshot:
-    """As PostgreSQL makes them: `xmin` is the first that runs, the last below `xmax` has ended."""
+    """Draws snapshots as PostgreSQL makes them: `xmin` is the first that runs, and the last below `xmax` has ended."""
     xmax = draw(around)
     running = draw(st.sets(st.integers(max(3, xmax - 8), max(3, xmax - 2)), max_size=4))
     xids = tuple(sorted(xid for xid in running if xid < xmax - 1))
@@ -142,8 +142,8 @@ def test_an_lsn_comes_back_from_its_text(lsn: Lsn) -> None:
 @pytest.mark.parametrize(
     ("insert_lsn", "end"),
     [
-        ("0/F8A6018", "0/F8A6000"),  # behind the head of a page
-        ("0/F000028", "0/F000000"),  # behind that of a segment
+        ("0/F8A6018", "0/F8A6000"),  # after the header of a page
+        ("0/F000028", "0/F000000"),  # after the header of a segment
         ("0/F8A6028", "0/F8A6028"),
         ("0/F8A6000", "0/F8A6000"),
         ("0/F8A6020", "0/F8A6020"),

@@ -1,4 +1,4 @@
-"""The life of the vnodes: what is covered, how states are folded, when it is over."""
+"""The life of the vnodes: which keys are covered, how states are folded, when a backfill is over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ states = st.lists(st.sampled_from(["not started", "in progress", "completed"]), 
 
 
 def frontier_of(names: list[str]) -> Frontier:
-    """Four vnodes of five keys each; those in progress have read two."""
+    """Returns four vnodes of five keys each in these states; those in progress have read two keys."""
     start = Frontier.at_start(BOUNDS)
     moved: dict[int, InProgress | Completed] = {}
     for number, name in enumerate(names):
@@ -71,7 +71,7 @@ def test_what_was_lost_stands_at_the_end_once_more_and_is_counted_beside_the_res
 
 
 def test_what_was_lost_next_to_what_had_been_lost_before_is_told_apart_from_it() -> None:
-    """Both are one slice in the end."""
+    """The two lost ranges are one slice in the end, and still two pieces."""
     (bound,) = bounds = (("m",),)
     read = Frontier.at_start(bounds).advanced({0: Completed(1), 1: Completed(1)})
     first = read.reopened([KeyRange(None, bound)]).advanced({2: Completed(4)})

@@ -1,4 +1,4 @@
-"""Whoever watches for the end of a batch goes on when a look fails, and asks no more than it has to."""
+"""The watch for the end of a batch goes on when a look fails, and looks at no more files than it has to."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
 
 
 class Asked(BatchFiles):
-    """Notes for which files it is asked."""
+    """The files of a batch, which note the names that are asked for."""
 
     asked: ClassVar[list[str]] = []
 

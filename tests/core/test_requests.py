@@ -26,7 +26,7 @@ from backfill_state import StreamIdentity, duckdb_copy
 
 
 def state_of(key: dict[str, pa.DataType], folder: Path, bookmark: Bookmark = ()) -> Path:
-    """The stateDir of a stream whose table has this key."""
+    """Makes the stateDir of a stream whose table has this key."""
     schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in key.items()])
     with open_store(folder) as store:
         store.begin(StreamIdentity("s1", "postgresql", "1", '"public"."t"', "1", schema, bookmark))

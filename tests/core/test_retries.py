@@ -16,7 +16,7 @@ from backfill.upstream.postgres.session.retries import RetryPolicy, Tries
 
 @dataclass
 class Clock:
-    """Time passes only while somebody sleeps or works."""
+    """A clock whose time passes only while somebody sleeps or works."""
 
     now: float = 1000.0
     slept: list[float] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Clock:
 
 @dataclass
 class Operation:
-    """Fails so many times, taking its time, then works; keeps when it was called and when something was mended."""
+    """Fails so many times, each time after `takes` seconds, then works; keeps the order of its tries and recoveries."""
 
     clock: Clock
     failures: int

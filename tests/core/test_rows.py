@@ -1,4 +1,4 @@
-"""Output rows: exact schemas, a sequence that orders each key's rows, no value that is not known."""
+"""Output rows have exact schemas, a sequence that orders each key's rows, and no unknown value."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def everything(_keys: pa.RecordBatch, rows: Indices) -> Mask:
 
 
 def marked(count: int, *, unchanged: list[str] | None = None) -> pa.RecordBatch:
-    """`count` updates, the odd ones with an image before."""
+    """Returns the marked rows of `count` updates, the odd ones with an image before."""
     records = [
         {
             "op": UPDATE,

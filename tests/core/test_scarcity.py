@@ -1,4 +1,4 @@
-"""What a process lacks is said, and neither shown as a traceback nor taken for something else."""
+"""A lack of memory or the like is told in words, and not as a traceback or as another problem."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_package_that_does_not_fit_into_memory_is_not_taken_for_one_to_install
 
 @pytest.mark.parametrize(("upstream", "package"), [("postgres", "psycopg"), ("delta", "deltalake")])
 def test_an_adapter_that_does_not_fit_into_memory_says_so_where_spark_imports_it(upstream: str, package: str) -> None:
-    """As in a task, which gets a reader that Spark unpickles."""
+    """A task imports the adapter so, when Spark unpickles the reader."""
     code = NO_ROOM.format(package, UNMAPPED) + f"import backfill.upstream.{upstream}"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (

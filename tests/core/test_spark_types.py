@@ -1,4 +1,4 @@
-"""A DataFrame's schema held against what there is."""
+"""The schema of a DataFrame compared with the source's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads what: the pieces of a batch, and how they are shared."""
+"""The pieces of a batch, and how readers share them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_nothing_is_read_where_nothing_moved(rows: list[int], bounds: list[int],
 
 @st.composite
 def neighbours(draw: st.DrawFn) -> tuple[Piece, ...]:
-    """Pieces in key order, some of which touch and some of which have no rows."""
+    """Draws pieces in key order, some of which touch and some of which have no rows."""
     found, at = [], 0
     for rows in draw(st.lists(st.integers(0, 50), max_size=12)):
         begin = at + draw(st.integers(0, 1))

@@ -44,7 +44,7 @@ def test_wrong_options_are_reported_by_the_first_call_after_which_spark_ends_all
 
 
 class Refused:
-    """A stream of other columns than Spark was told."""
+    """A stream whose columns are not those that Spark was told."""
 
     def __init__(self) -> None:
         self.closed = 0
@@ -106,7 +106,9 @@ class Clock:
 
 
 def rests(monkeypatch: pytest.MonkeyPatch, looks: list[tuple[float, bool]]) -> list[float]:
-    """For how long a stream rests after each of these looks: how long it takes, and whether it finds something."""
+    """Returns for how long a stream rests after each of these looks, which say how long they take and whether they find
+    something.
+    """
     clock, left = Clock(), iter([*looks, (0.0, True)])
 
     class Looking:

@@ -1,4 +1,4 @@
-"""What a table of Spark's catalog keeps of its options, and what it gives back."""
+"""The options that a table of Spark's catalog keeps, and those that it gives back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIVEN = {"url": "postgresql://app@db/shop", "dbTable": "orders"}
 
 
 def created(**options: str) -> dict[str, str]:
-    """What Spark passes for CREATE TABLE: each option twice, properties once, and words of its own."""
+    """Returns what Spark passes for CREATE TABLE: each option twice, properties once, and words of its own."""
     doubled = {f"option.{name}": value for name, value in options.items()}
     return {**options, **doubled, "provider": "backfill", "owner": "root", "a.property": "x"}
 
@@ -28,7 +28,7 @@ def test_the_options_of_a_new_table_are_those_of_the_options_clause() -> None:
 
 
 def test_a_table_at_a_place_is_the_delta_table_there() -> None:
-    """Spark makes a path among the options the table's place, and leaves it out of them."""
+    """Spark takes a path out of the options and makes it the table's place."""
     place = {"location": "file:/data/orders", "path": "file:/data/orders"}
     assert of_new_table({**created(keyColumns="id"), **place}) == {"keyColumns": "id", "path": "file:/data/orders"}
     assert of_new_table({**created(**GIVEN), **place}) == GIVEN
@@ -75,7 +75,7 @@ def test_columns_that_the_option_does_not_say_are_sparks(columns: str, of_spark:
 
 
 def test_the_type_of_a_column_that_spark_has_dropped_is_dropped_with_it() -> None:
-    """But not where a read gives the columns itself: there a name that is none of them is a mistake."""
+    """Where a read gives the columns itself, a name that is none of them is a mistake, and stays."""
     options = parse({**GIVEN, "customSchema": "id STRING, price DECIMAL(38,10)"})
     assert with_columns(options, carrying(COLUMNS, GIVEN)).custom_schema == (("id", "STRING"),)
     assert with_columns(options, COLUMNS).custom_schema == options.custom_schema

@@ -23,7 +23,7 @@ MOST_TURNS = 3000
 
 
 def schedule(random: Random, folder: Path) -> None:
-    """Two drivers in turns; then one alone, until the sink is the table."""
+    """Runs two drivers in turns; then one alone, until the sink is the table."""
     database, shared, vnodes = Database(random_rows(random, 60)), Shared(), random.choice([1, 2, 4])
 
     def start() -> Iterator[None]:

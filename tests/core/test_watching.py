@@ -15,19 +15,19 @@ STARTING = Status("s1", "t", "starting")
 
 
 def read(rows: int, *, epoch: int, left: int | None = None) -> Status:
-    """A look at the snapshot. The moment of its state is of no account."""
+    """Returns a look at a stream that reads its snapshot. The moment of the state does not matter."""
     barrier = Barrier("s1", (), Epoch(epoch, "", 0, 7), Finished(8, rows))
     return Status("s1", "t", "snapshot", barrier=barrier, first=RowsRead(rows, left))
 
 
 def again(rows: int, *, epoch: int, request: str) -> Status:
-    """A look at a stream that reads rows again, for this request."""
+    """Returns a look at a stream that reads rows again, for this request."""
     barrier = Barrier("s1", (), Epoch(epoch, "", 0, 7), Finished(8, 100), again=Again(request, Finished(8, rows)))
     return Status("s1", "t", "again", barrier=barrier, first=RowsRead(100), again=RowsRead(rows))
 
 
 def paces(*looks: tuple[float, Status]) -> list[float | None]:
-    """The pace after each of the looks, which are taken at these seconds."""
+    """Returns the pace after each of the looks, which are taken at these seconds."""
     watching = Watching()
     found = [watching.pace(now, seconds) for seconds, now in looks]
     return [None if pace is None else pace.rows_per_second for pace in found]

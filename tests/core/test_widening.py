@@ -1,4 +1,4 @@
-"""Which types hold each value of others, against casts there and back."""
+"""Which types hold all values of another, checked by casts there and back."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ COLUMNS = pa.schema(_FIELDS)
 KEY = ("b", "a")
 VALUES = ("x", "y")
 LONG = 50
-"""So often the digit of `y` is repeated: as long are the values that may be left out."""
+"""How often the digit of `y` is repeated, so that its values are long enough to be left out."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def record(change: Change) -> dict[str, Any]:
 
 
 def batch_of(changes: Iterable[Change]) -> pa.RecordBatch:
-    """The changes as an upstream gives them."""
+    """Makes a batch of the changes as an upstream gives them."""
     return pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
 
 
@@ -77,7 +77,7 @@ def apply(change: Change, table: dict[Key, Row]) -> None:
 
 
 def in_order(change: Change) -> Change:
-    """The same change with a whole row, of which `x` is the row's place in an order, if it has one."""
+    """Returns the same change with a whole row, whose `x` is the row's place in an order, if it has one."""
     return replace(change, left_out=frozenset())
 
 
@@ -98,7 +98,7 @@ def apply_in_order(change: Change, emitted: set[Key], rows: dict[Key, Row], late
 
 
 def reference(changes: list[Change], sink: dict[Key, Row], emitted: set[Key], *, skips_equal: bool) -> list[Told]:
-    """What is told, one change after the other; `sink` is brought up to date."""
+    """Returns what is told of the changes, taken one after the other; brings `sink` up to date."""
     told: list[Told] = []
     for change in changes:
         gone = change.key if change.op == DELETE else change.old
@@ -124,24 +124,24 @@ def keys_of(batch: pa.RecordBatch) -> list[Key]:
 
 
 def everywhere(keys: pa.RecordBatch, _rows: Indices) -> Mask:
-    """All of the table has been emitted, so all of its changes go forward."""
+    """Forwards all changes, as where all of the table has been emitted."""
     return np.ones(keys.num_rows, np.bool_)
 
 
 def among(emitted: Collection[Key]) -> Callable[[pa.RecordBatch, Indices], Mask]:
-    """Changes go forward to these keys."""
+    """Forwards the changes to these keys."""
     return lambda keys, _: np.array([key in emitted for key in keys_of(keys)], np.bool_)
 
 
 def rows_found(keys: pa.RecordBatch, table: dict[Key, Row]) -> pa.RecordBatch:
-    """What a look into the table finds of these keys, in no order of theirs."""
+    """Returns the rows that the table has of these keys, in another order than theirs."""
     asked = keys_of(keys)
     rows = [struct(key, row) for key, row in sorted(table.items(), reverse=True) if key in asked]
     return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 
 
 def fold(told: list[Told], sink: dict[Key, Row]) -> None:
-    """A consumer that believes nothing."""
+    """Applies what is told to `sink`, as a consumer that checks everything."""
     before: Told | None = None
     for line in told:
         kind, key, row = line
@@ -166,7 +166,7 @@ SMALL = st.one_of(st.none(), st.integers(0, 2))
 
 @st.composite
 def some_changes(draw: st.DrawFn, table: dict[Key, Row]) -> list[Change]:
-    """Any changes a table of few keys may have; they are made to it."""
+    """Draws changes that a table of few keys may have, and makes them to it."""
     changes = []
     for _ in range(draw(st.integers(0, 12))):
         key = draw(KEYS)
