@@ -11,5 +11,5 @@ from tests.delta.tables import created
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """`(id, v)` with ten rows."""
+    """A table `(id, v)` with ten rows."""
     return created(tmp_path / "table")

@@ -25,7 +25,7 @@ KEY = ("region", "id")
 _TYPES: dict[str, pa.DataType] = {"region": pa.string(), "id": pa.int32(), VALUE: pa.string()}
 COLUMNS = pa.schema(_TYPES)
 SOME_KEYS = [(region, number) for region in ["b", "B", "é a/%2F='", "ﬀ", "𝄞"] for number in range(-4, 6)]
-"""In no order. As the name of a partition some regions have another form in a path."""
+"""Keys in no order. Some regions, as names of partitions, are escaped in a path."""
 
 
 class Transaction:
@@ -42,7 +42,7 @@ class Transaction:
 
 
 class DeltaLaboratory:
-    """Each transaction is one MERGE, because Delta has no other way to do several things in one commit."""
+    """A Delta table. Each transaction is one MERGE, since Delta has no other way to do several things in one commit."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -106,9 +106,9 @@ class DeltaLaboratory:
         return {tuple(row[name] for name in KEY): row[VALUE] for row in found}
 
     def lose_changes(self, bookmark: Bookmark) -> None:
-        """Cleans up the log, as after `delta.logRetentionDuration`. Of a stream that never was it holds nothing.
+        """Cleans up the log, as after `delta.logRetentionDuration`; does nothing for a stream that never began.
 
-        A log keeps its last commit, so that is one which changes no row.
+        A log keeps its last commit, so this first makes one that changes no row.
         """
         if dict(bookmark)["stream"] == STREAM:
             self.table().alter.set_table_properties({"delta.logRetentionDuration": "interval 1 hour"})
@@ -119,7 +119,7 @@ class DeltaLaboratory:
 
 
 def clean_up(folder: Path, *, keep: int = 0) -> None:
-    """The log begins with a checkpoint of the latest version; of commits it has only the last so many."""
+    """Makes the log begin with a checkpoint of the latest version, and keeps only the last `keep` commits."""
     table = DeltaTable(folder)
     table.create_checkpoint()
     for file in sorted((folder / "_delta_log").glob("*.json"))[: table.version() + 1 - keep]:
@@ -127,7 +127,7 @@ def clean_up(folder: Path, *, keep: int = 0) -> None:
 
 
 def cloned(source: Path, folder: Path, *, scheme: str = "file:") -> Path:
-    """A shallow clone as other writers make it: the rows stay in the files of its source."""
+    """Makes a shallow clone as other writers do: the rows stay in the files of its source."""
     (folder / "_delta_log").mkdir(parents=True)
     for commit in sorted((source / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
@@ -139,5 +139,5 @@ def cloned(source: Path, folder: Path, *, scheme: str = "file:") -> Path:
 
 
 def vacuum(folder: Path) -> None:
-    """Only the files of the latest version are left."""
+    """Removes all files that the latest version does not have."""
     DeltaTable(folder).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)

@@ -45,7 +45,7 @@ class DeltaRun(Query[Row]):
         return self._stream
 
     def restart(self, **options: str) -> None:
-        """The driver ends, and a new one goes on from the checkpoint, with some options set to other values."""
+        """Ends the driver; the next one goes on from the checkpoint, with some options set to other values."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None
@@ -63,7 +63,7 @@ class DeltaRun(Query[Row]):
             yield from batch.to_pylist()
 
     def commit(self, rows: list[Row]) -> None:
-        """And what has to hold after it (I1)."""
+        """Gives the batch to the sink, and requires what has to hold after it (I1)."""
         self.fold.apply(rows)
         self.committed += 1
         assert self.fold.rows == self.expected()
@@ -75,7 +75,7 @@ class DeltaRun(Query[Row]):
         return Position.parse(self.barrier().epoch.position).version
 
     def expected(self) -> Rows:
-        """The rows with the keys that have been emitted, in the version that the batch has ended at."""
+        """Returns the rows with the keys that have been emitted, in the version that the last batch ended at."""
         columns = self.stream().rows.table.output
         found = pa.table(DeltaTable(self.table, version=self.version).scan(columns=list(columns)))
         rows = found.cast(self.stream().rows.table.output_columns).to_pylist()

@@ -20,14 +20,14 @@ def rows(*pairs: tuple[int | None, str]) -> pa.Table:
 
 
 def created(folder: Path, properties: dict[str, str] = FEED, first: int = 10) -> Path:
-    """The table `(id, v)` with the keys from 0 on."""
+    """Makes the table `(id, v)` with `first` rows, whose keys count from 0."""
     DeltaTable.create(folder, schema=COLUMNS, configuration=properties)
     write_deltalake(folder, rows(*[(key, f"v{key}") for key in range(first)]), mode="append")
     return folder
 
 
 def half_read(tmp_path: Path, table: Path) -> DeltaRun:
-    """A stream in the middle of its backfill."""
+    """Starts a stream that stays in the middle of its backfill."""
     run = DeltaRun(tmp_path, table, options={"vnodeCount": "3", "numPartitions": "1"})
     run.batch(5)
     assert not run.backfilled

@@ -44,7 +44,7 @@ def test_the_sink_is_the_emitted_part_of_the_table_at_every_barrier(tmp_path: Pa
             continue
         rows = run.read()
         if random.random() < 0.3:
-            # After a crash, and after the table has moved on.
+            # Read the batch again after a restart, when the table has moved on.
             writer.write()
             run.restart(numPartitions=str(random.randrange(1, 4)))
             assert counted(run.read()) == counted(rows)
@@ -67,7 +67,7 @@ def test_the_sink_is_right_at_every_barrier_while_others_write(tmp_path: Path) -
 
 
 def test_what_commits_did_is_what_deltas_own_reader_says(tmp_path: Path) -> None:
-    """Of a table without partitions, because `load_cdf` does not find those with all names."""
+    """The table has no partitions, because `load_cdf` does not find those of some names."""
     folder = tmp_path / "table"
     make(folder, 60, partitioned=False)
     writer = Writer(folder, Random(1))

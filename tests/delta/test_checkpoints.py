@@ -1,6 +1,6 @@
 """A table whose log begins with a checkpoint of version 2, as Spark writes it: its files are named in sidecars.
 
-`deltalake` reads these and does not write them. They are made here of one that it has written.
+`deltalake` reads sidecars and does not write them. They are made here from a checkpoint that it has written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OF_FILES = ["add", "remove"]
 
 
 def begin_log_with_checkpoint(folder: Path, write: Callable[[Path, pa.Table, list[dict[str, Any]]], None]) -> None:
-    """One of the latest version; of commits the log has only that of this version itself."""
+    """Writes a checkpoint of the latest version, and leaves no commit in the log but that of this version."""
     log, table = folder / "_delta_log", DeltaTable(folder)
     table.create_checkpoint()
     classic = log / f"{table.version():020}.checkpoint.parquet"
@@ -40,7 +40,7 @@ def begin_log_with_checkpoint(folder: Path, write: Callable[[Path, pa.Table, lis
 
 
 def sidecars(log: Path, files: pa.Table) -> list[dict[str, Any]]:
-    """Writes the files' actions to two sidecars, and gives what is to be said of these."""
+    """Writes the files' actions to two sidecars, and returns what the checkpoint has to say of these."""
     (log / "_sidecars").mkdir()
     half = files.num_rows // 2
     told = []
@@ -69,7 +69,7 @@ def as_parquet(path: Path, found: pa.Table, told: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(params=[as_json, as_parquet])
 def half_read(request: pytest.FixtureRequest, tmp_path: Path) -> DeltaRun:
-    """A stream in the middle of its backfill, which has read what the log has no commits of any more."""
+    """A stream in the middle of its backfill; the log has lost the commits that the stream has read."""
     table = tmp_path / "table"
     parts = ["a", "b"] * 3
     write_deltalake(table, pa.table({"id": range(6), "p": parts}), partition_by=["p"], configuration=FEED)

@@ -94,7 +94,7 @@ def test_the_doctor_finds_nulls_of_a_column_that_files_have_under_another_name(
 
 
 def followed(table: Path, folder: Path) -> None:
-    """Has a stream read all of the table, and end."""
+    """Has a stream read all of the table, and then ends it."""
     DeltaTable(table).alter.set_table_properties(FEED)
     run = DeltaRun(folder, table)
     run.catch_up()

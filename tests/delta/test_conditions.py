@@ -1,4 +1,4 @@
-"""What `filter` and `snapshotFilter` choose of a Delta table, and which files need not be read."""
+"""The rows of a Delta table that `filter` and `snapshotFilter` choose, and the files that need not be read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.delta.tables import COLUMNS, rows
 
 
 def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
-    """Seen by taking them away: what is read without them has not looked at them."""
+    """The test takes these files away: a read that succeeds without them has not looked at them."""
     table = tmp_path / "table"
     DeltaTable.create(table, schema=COLUMNS, configuration=FEED)
     for first in range(0, 50, 10):
@@ -124,7 +124,7 @@ def test_a_condition_that_fails_for_a_row_is_at_fault_and_the_row_stays_untold(
 
 @pytest.mark.parametrize("option", ["filter", "snapshotFilter"])
 def test_a_condition_names_no_column_that_is_not_read_rightly(tmp_path: Path, option: str) -> None:
-    """Bytes that partition a table: every comparison with them would be false."""
+    """Bytes that partition a table are such a column: every comparison with them would be false."""
     parts = pa.array([b"\x01", b"a", b"\xff", b"zz"])
     write_deltalake(tmp_path, pa.table({"id": range(4), "b": parts, "v": [1, 2, 3, 4]}), partition_by=["b"])
     given = {"path": str(tmp_path), "keyColumns": "id", "columns": "id"}
@@ -137,7 +137,7 @@ def test_a_condition_names_no_column_that_is_not_read_rightly(tmp_path: Path, op
 
 
 def test_a_filter_is_a_condition_on_each_row(table: Path) -> None:
-    """Rows are looked at some at a time: the greatest of each few would be chosen."""
+    """Rows are looked at a few at a time, so a subselect would choose the greatest of each few."""
     condition = "v = (SELECT max(v) FROM feed)"
     with pytest.raises(OptionsError, match="the option filter has a subselect in it"):
         DeltaUpstream(parse({"path": str(table), "keyColumns": "id", "filter": condition})).schema()

@@ -44,7 +44,7 @@ SETS: Final = {
 
 
 def bitmap(places: Sequence[int], *, runs: bool) -> bytes:
-    """As Roaring's format has it; with runs, containers of more than two rows have runs."""
+    """Writes a bitmap in Roaring's format; with `runs`, containers of more than two rows have runs."""
     containers = [(high, [place & 0xFFFF for place in part]) for high, part in groupby(places, lambda at: at >> 16)]
     flags = [runs and len(low) > 2 for _, low in containers]
     heads = b"".join(struct.pack("<HH", high, len(low) - 1) for high, low in containers)
@@ -78,7 +78,7 @@ def content(*bitmaps: tuple[int, bytes]) -> bytes:
 
 
 def kept_in_file(folder: Path, data: bytes, rows: int, *, prefix: str = "", whole: bool = False) -> dict[str, Any]:
-    """Writes them after another vector, as a file may have several."""
+    """Writes a vector to a file after another one, as a file may have several; returns what the log says of it."""
     name = uuid.uuid5(uuid.NAMESPACE_OID, data.hex())
     path = folder / prefix / f"deletion_vector_{name}.bin"
     path.parent.mkdir(exist_ok=True, parents=True)
@@ -134,7 +134,7 @@ def test_deletes_count_as_what_a_batch_may_take(tmp_path: Path) -> None:
 
 
 def test_of_a_file_that_is_kept_the_rows_come_that_are_deleted_otherwise(tmp_path: Path) -> None:
-    """Wherever in its row groups they are, and whether there were or are none; the state after each is compared."""
+    """This holds wherever in the row groups they are, and with no vector before or after; each state is compared."""
     table = tmp_path / "table"
     rows = pa.table({"id": pa.array(range(100), pa.int64())})
     DeltaTable.create(table, schema=rows.schema, configuration={**FEED, **vectors.PROPERTIES})

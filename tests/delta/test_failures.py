@@ -1,4 +1,4 @@
-"""What went wrong is told by the text of the error: a number in it is a status only where a request was answered."""
+"""The text of an error decides what it is told as; a number in it is a status only where a request was answered."""
 
 from __future__ import annotations
 

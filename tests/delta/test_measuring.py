@@ -1,4 +1,4 @@
-"""How large a table is taken for, and how far so many rows go."""
+"""How large a table is estimated to be, and where a given number of rows ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.delta.laboratory import FEED
 
 
 def test_rows_are_as_large_as_they_are_in_memory_whatever_their_files_take(tmp_path: Path) -> None:
-    """`maxBytesPerTrigger` bounds what a batch takes; compressed files are a fraction of that."""
+    """`maxBytesPerTrigger` bounds what a batch takes in memory, and compressed files are a fraction of that."""
     rows = {"id": range(2000), "doc": ["a text of which there are many, " * 100] * 2000}
     write_deltalake(tmp_path / "table", pa.table(rows))
     with closing(open_upstream(parse({"path": str(tmp_path / "table"), "keyColumns": "id"}))) as upstream:
@@ -45,7 +45,7 @@ def test_rows_are_as_large_as_they_are_in_memory_whatever_their_files_take(tmp_p
 def test_where_rows_end_is_found_while_few_keys_are_held(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is held is cut down to what is asked for again and again, in whatever order the keys lie."""
+    """The keys that are held are cut down again and again to those that are needed, in whatever order the keys lie."""
     monkeypatch.setattr(measuring, "CHUNK_ROWS", 16)
     random = Random(seed)
     keys = random.sample(range(2000), 600)
@@ -61,7 +61,7 @@ def test_where_rows_end_is_found_while_few_keys_are_held(
 
 @contextmanager
 def _measured(table: Path, keys: Sequence[object]) -> Iterator[Callable[[Sequence[Measure]], tuple[Extent, ...]]]:
-    """What measures a table that has these keys, in this order in many files."""
+    """Makes a table that has these keys, in this order, in many files; gives the function that measures it."""
     for first in range(0, len(keys), 20):
         write_deltalake(table, pa.table({"id": keys[first : first + 20]}), mode="append")
     options = parse({"path": str(table), "keyColumns": "id", "startupMode": "snapshot"})
@@ -72,7 +72,7 @@ def _measured(table: Path, keys: Sequence[object]) -> Iterator[Callable[[Sequenc
 
 
 def _held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many keys there are each time that they are cut down to those that are needed."""
+    """Returns a list that gets the number of keys held each time that they are cut down to those that are needed."""
     held: list[int] = []
     needed = SortedKeys.needed
 
@@ -90,7 +90,7 @@ def _ranges(random: Random) -> list[tuple[int | None, int | None]]:
 
 
 def _measure(random: Random, keys: list[int], after: int | None, upto: int | None) -> tuple[Measure, Extent]:
-    """A request, and what it finds."""
+    """Returns a request, and what it has to find."""
     limit = random.choice([1, 2, 7, 40])
     inside = sorted(key for key in keys if (after is None or key > after) and (upto is None or key <= upto))
     last = (str(inside[limit - 1]),) if len(inside) > limit else None
@@ -99,7 +99,7 @@ def _measure(random: Random, keys: list[int], after: int | None, upto: int | Non
 
 
 def test_keys_of_many_files_are_held_in_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each file costs as much as there were files before it."""
+    """Otherwise each file would cost as much as all the files before it."""
     pieces: list[int] = []
 
     def sorted_keys(columns: KeyColumns, keys: pa.Table) -> SortedKeys:
@@ -114,7 +114,7 @@ def test_keys_of_many_files_are_held_in_few_pieces(tmp_path: Path, monkeypatch: 
 
 
 def test_of_wide_rows_few_are_read_at_a_time(tmp_path: Path) -> None:
-    """Else 8,192 rows of 100 kB are in memory several times over."""
+    """Otherwise 8,192 rows of 100 kB would be in memory several times over."""
     rows = {"id": range(3000), "doc": [Random(at).randbytes(16_000) for at in range(3000)]}
     write_deltalake(tmp_path / "table", pa.table(rows))
     types: dict[str, pa.DataType] = {"id": pa.int64(), "doc": pa.binary()}
@@ -140,7 +140,7 @@ def test_few_wide_keys_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_rows_that_become_large_are_read_few_at_a_time(
     tmp_path: Path, condition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the first rows that are found are small, and whether or not a text is there many times."""
+    """This holds where the first rows are small, and whether or not one text is there many times."""
     monkeypatch.setattr(sizes, "row_bytes", lambda *_: 13)
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": range(2000), "doc": ["small"] * 2000}))
@@ -157,7 +157,7 @@ def test_rows_that_become_large_are_read_few_at_a_time(
 
 @pytest.mark.parametrize("mapping", ["none", "name"])
 def test_a_file_of_one_row_says_little_of_how_large_rows_are(tmp_path: Path, mapping: str) -> None:
-    """It has some bytes for each column, whatever is in that."""
+    """Such a file has some bytes for each column, whatever the column holds."""
     columns = {f"c{number}": ["x"] for number in range(200)}
     rows = pa.table({"id": [0], "doc": ["small"], **columns})
     DeltaTable.create(tmp_path / "table", rows.schema, configuration={"delta.columnMapping.mode": mapping})
@@ -171,7 +171,7 @@ def test_a_file_of_one_row_says_little_of_how_large_rows_are(tmp_path: Path, map
 
 
 def test_changes_that_have_one_large_text_many_times_come_few_at_a_time(tmp_path: Path) -> None:
-    """The file has it once."""
+    """The file has the text once, so its size says little."""
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": [0], "doc": ["small"]}), configuration=FEED)
     write_deltalake(table, pa.table({"id": range(1, 5001), "doc": ["x" * 20_000] * 5000}), mode="append")
@@ -203,7 +203,7 @@ def test_rows_that_have_one_large_text_many_times_come_few_at_a_time(tmp_path: P
 def test_rows_are_read_few_at_a_time_if_one_large_text_begins_after_many_small_ones(
     tmp_path: Path, condition: str
 ) -> None:
-    """Neither the first rows nor the file, which has it once, say how large they are."""
+    """Neither the first rows nor the file, which has the text once, say how large the rows are."""
     rows = pa.table({"id": range(5000), "doc": [None] * 1200 + ["x" * 20_000] * 3800})
     write_deltalake(tmp_path, rows)
     found = list(Rows.of(DeltaTable(tmp_path), rows.schema, condition).where(None))

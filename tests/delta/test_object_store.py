@@ -41,7 +41,7 @@ def insert(number: int, batch_id: int) -> None:
 
 
 def test_a_clone_that_has_another_name_for_the_store_is_opened_by_that(store: ObjectStore) -> None:
-    """Spark on Hadoop calls S3 `s3a`."""
+    """Spark on Hadoop gives S3 the name `s3a`."""
     write_deltalake(TABLE, pa.table({"id": range(3)}), configuration=FEED)
     for name, content in list(store.objects.items()):
         whole = content.replace(b'"path":"', b'"path":"s3a://%s/orders/' % BUCKET.encode())
@@ -57,7 +57,7 @@ def test_a_clone_that_has_another_name_for_the_store_is_opened_by_that(store: Ob
 
 
 def test_a_stream_looks_at_it_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a table of this machine that is taken for one: `deltalake` lets no server in this process answer meanwhile."""
+    """A local table is taken for a remote one: while `deltalake` asks, no server in this process could answer."""
     looks = 0
     is_latest = Head.is_latest
 
@@ -91,12 +91,12 @@ def test_a_stream_looks_at_it_once_a_second(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_a_batch_asks_for_grows_little_with_the_batches_before(store: ObjectStore) -> None:
-    """The table's log has a commit for each, until `deltalake` makes a checkpoint of them."""
+    """The table's log has a commit for each batch, until `deltalake` makes a checkpoint of them."""
     asked = []
     for number in range(9):
         insert(number, number)
         asked.append(len(store.kinds()))
-    # By 3 each; now and then `deltalake` gets by with a few less.
+    # Each batch asks for about 3 more; now and then `deltalake` gets by with a few less.
     assert asked[8] - asked[2] <= 6 * 5
 
 
@@ -110,7 +110,7 @@ def test_of_drivers_that_apply_the_same_batch_one_does(store: ObjectStore) -> No
 
 
 def test_a_table_is_made_though_another_one_seemed_to_make_it(store: ObjectStore) -> None:
-    """S3 tells writers of one object that they conflict, and then it need not be there."""
+    """S3 may tell writers of one object that they conflict, and still the object need not be there."""
     conflicts = [(409, "ConditionalRequestConflict")] * (TRIES - 1)
     store.refuse = lambda request: conflicts.pop() if conflicts and request.kind == "PUT" else None
     insert(0, 0)

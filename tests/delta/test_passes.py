@@ -1,4 +1,4 @@
-"""How often a table's files are gone through for the key ranges of one reader."""
+"""How often a reader of several key ranges goes through a table's files."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_ranges_are_read_at_once_where_each_would_look_at_all_files(
     scans = _scans(monkeypatch)
     found = pa.Table.from_batches(rows_within(table, columns, key, ranges, ""), columns)
     assert found["n"].to_pylist() == list(range(ROWS))
-    together = by != ["id"] and (kind == "bytes" or not clustered)  # Of bytes there are no statistics.
+    together = by != ["id"] and (kind == "bytes" or not clustered)  # Files have no statistics of bytes.
     assert scans.count(True) == (1 if together else len(ranges))
 
 
 def _scans(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """A line for each time that files are gone through, true where it was not for a few rows."""
+    """Returns a list that gets an item for each pass through files: True, unless it was for a few rows only."""
     scans: list[bool] = []
 
     def watched(*given: Any, **named: Any) -> pa.RecordBatchReader:
@@ -104,7 +104,7 @@ def test_a_structs_field_is_not_taken_for_a_column_with_a_dot_in_its_name(tmp_pa
 def test_times_of_one_millisecond_in_a_far_future_keep_their_microseconds(
     tmp_path: Path, zone: str | None, mapping: str
 ) -> None:
-    """deltalake gives what a file's statistics say in their place, which is cut to milliseconds."""
+    """In their place deltalake gives what a file's statistics say, which is cut to milliseconds."""
     kind = pa.timestamp("us", zone)
     columns = pa.schema([pa.field("id", kind)])
     DeltaTable.create(tmp_path, schema=columns, configuration={"delta.columnMapping.mode": mapping})
@@ -123,7 +123,7 @@ def test_times_of_one_millisecond_in_a_far_future_keep_their_microseconds(
 
 @pytest.mark.parametrize("mapping", ["none", "name"])
 def test_texts_that_are_escapes_in_the_log_are_what_the_files_have(tmp_path: Path, mapping: str) -> None:
-    """deltalake takes what a file's statistics say for a lesser text, and gives that where a file has only one."""
+    """deltalake misreads such a text in a file's statistics as a lesser one, and gives that if a file has only one."""
     columns = pa.schema([pa.field("id", pa.string())])
     DeltaTable.create(tmp_path, schema=columns, configuration={"delta.columnMapping.mode": mapping})
     for texts in (["a", "\U00020bb7"], ["\U00020bb8"], ["\U0001f600", "\U0010ffff"]):

@@ -1,4 +1,4 @@
-"""What a stream over a Delta table knows its place by: the order of its keys, and the history of the table."""
+"""How a stream over a Delta table recognises its place: by the order of its keys, and the history of the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.delta.stream import DeltaRun
 
 @pytest.fixture
 def run(tmp_path: Path) -> DeltaRun:
-    """In mid-backfill; one column of the key grows where the other one falls."""
+    """A stream in mid-backfill, on a table where one column of the key grows as the other one falls."""
     columns = {"a": range(90), "b": range(90, 0, -1), "v": ["x"] * 90}
     write_deltalake(tmp_path / "table", pa.table(columns), configuration=FEED)
     run = DeltaRun(tmp_path, tmp_path / "table", ("a", "b"), {"vnodeCount": "3", "numPartitions": "1"})
@@ -66,7 +66,7 @@ def test_after_the_backfill_the_key_may_be_in_another_order(run: DeltaRun) -> No
 
 
 def test_after_the_backfill_a_key_of_other_columns_is_refused_though_the_state_directory_is_lost(run: DeltaRun) -> None:
-    """A row that keeps its new key would come as an update, and whoever goes by the old one would keep both."""
+    """A row that only moves by the old key would come as an update; a sink that goes by the old key would keep both."""
     run.catch_up()
     without_state_dir(run)
     run.key = ("b",)
@@ -81,7 +81,7 @@ def test_after_the_backfill_a_key_of_other_columns_is_refused_though_the_state_d
 
 
 def put_back_after_a_batch(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
-    """Puts a copy in the place of the table which lacks the last version that the stream has read."""
+    """Replaces the table by a copy that lacks the last version that the stream has read."""
     copy = shutil.copytree(run.table, tmp_path / "copy")
     DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
     run.catch_up()
@@ -113,7 +113,7 @@ def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path
 def test_commits_that_were_only_looked_at_may_be_replaced_by_others(
     run: DeltaRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A version that the stream has not read is put back, after the figures were taken of it."""
+    """The figures were taken of a version that the stream has not read; then another version takes its place."""
     run.catch_up()
     copy = shutil.copytree(run.table, tmp_path / "copy")
     DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
@@ -138,7 +138,7 @@ def test_a_batch_is_not_told_to_be_as_far_behind_as_the_one_before_it(run: Delta
 
 @pytest.mark.parametrize("dated", [True, False], ids=["", "commits that do not say their time"])
 def test_a_copy_of_the_table_as_it_is_goes_on(run: DeltaRun, tmp_path: Path, *, dated: bool) -> None:
-    """Its files have other times, as after `cp` or from an object store."""
+    """The copy's files have other times, as after `cp` or from an object store."""
     DeltaTable(run.table).update(updates={"v": "'y'"}, predicate="a = 1")
     for commit in (run.table / "_delta_log").glob("*.json"):
         if not dated:

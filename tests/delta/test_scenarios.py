@@ -132,7 +132,7 @@ def test_the_oldest_changes_are_those_since_the_feed_was_switched_on_and_the_log
 
 
 def test_the_first_change_is_that_of_the_version_after_the_snapshot(tmp_path: Path, table: Path) -> None:
-    """The commit after it comes before the rows are read, and the one before it when they are planned."""
+    """One commit comes before the batch is planned, and one after that, before its rows are read."""
     DeltaTable(table).update(updates={"v": "'before'"}, predicate="id = 1")
     run = DeltaRun(tmp_path, table)
     assert run.plan()

@@ -23,7 +23,7 @@ from tests.delta.tables import all_read, half_read
 
 
 def test_a_table_may_get_other_properties_and_comments(tmp_path: Path) -> None:
-    """Also where a column's type is written in several ways."""
+    """This holds for nested types and decimals, too, which may be written in several ways."""
     table = tmp_path / "table"
     nested = pa.array([{"a": [{"b": 1}]}], pa.struct([("a", pa.list_(pa.struct([("b", pa.int32())])))]))
     write_deltalake(
@@ -39,7 +39,7 @@ def test_a_table_may_get_other_properties_and_comments(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_partitioned_later_is_followed_past_that(tmp_path: Path) -> None:
-    """Files from before then have no partition, and the column in themselves."""
+    """Files from before then belong to no partition, and hold the column themselves."""
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": [1, 2], "p": ["a", "b"]}), configuration=FEED)
     run = DeltaRun(tmp_path, table)
@@ -100,7 +100,7 @@ RETYPED = {
 def test_rows_from_before_a_column_was_given_another_type_are_not_cast(
     tmp_path: Path, before: list[Any], now: list[Any], by: list[str] | None
 ) -> None:
-    """A value may be cut so, and its error would tell it."""
+    """A cast may cut a value, and the error of a failed cast would tell it."""
     folder, ids = tmp_path / "retyped", {"id": [1]}
     write_deltalake(folder, pa.table({**ids, "v": before}), configuration=FEED, partition_by=by)
     run = DeltaRun(tmp_path, folder)
@@ -168,7 +168,7 @@ def test_a_field_that_is_added_to_a_struct_comes_once_the_query_is_started_again
 
 
 def test_a_field_that_is_added_to_a_struct_within_a_map_is_told_with_the_way_out(tmp_path: Path) -> None:
-    """Changes have it; in a snapshot `deltalake` (1.6) does not read the files from before."""
+    """Changes have the field; in a snapshot `deltalake` (1.6) does not read the files from before."""
     table, few = tmp_path / "table", pa.struct([pa.field("a", pa.int64())])
     more = pa.struct([*few, pa.field("b", pa.string())])
     write_deltalake(table, _mapped(1, few), configuration=FEED)

@@ -39,7 +39,7 @@ def test_rows_deleted_by_a_vector_are_not_there_and_their_deletes_come(tmp_path:
 
 
 def test_files_of_the_same_name_have_vectors_of_their_own(tmp_path: Path) -> None:
-    """As in a table that was converted from Parquet, whose other writers number the files of each folder."""
+    """Such files are in a table that was converted from Parquet, whose writers number the files of each folder."""
     table = tmp_path / "ta ble"
     by_day = ds.partitioning(pa.schema([("day", pa.int64())]), flavor="hive")
     ds.write_dataset(
@@ -86,7 +86,7 @@ def test_which_rows_a_vector_had_deleted_before_is_said_by_the_commit_itself(tmp
 
 
 def test_times_that_spark_writes_are_the_same_in_the_snapshot_as_in_changes(tmp_path: Path) -> None:
-    """As INT96, by default; `DeltaTable.scan` takes 9999 for 1816."""
+    """Spark writes them as INT96 by default, of which `DeltaTable.scan` reads the year 9999 as 1816."""
     table = tmp_path / "table"
     of = {year: datetime(year, 12, 31, 23, 59, 59, 999_999, UTC) for year in (1, 1600, 2026, 9999)}
     kind = pa.timestamp("us", tz="UTC")
@@ -113,7 +113,7 @@ def test_times_that_spark_writes_are_the_same_in_the_snapshot_as_in_changes(tmp_
 
 
 def test_a_value_that_does_not_fit_into_its_column_is_not_told(tmp_path: Path) -> None:
-    """Other writers may leave a file that the table cannot have."""
+    """Other writers may leave a file with values that the table's types cannot hold."""
     nano = pa.table({"id": [1], "t": pa.array([1_577_836_800_000_000_001], pa.timestamp("ns", "UTC"))})
     large = pa.table({"id": pa.array([2**40], pa.int64())})
     for rows, kinds in ((large, [pa.int32()]), (nano, [pa.int64(), pa.timestamp("us", "UTC")])):
@@ -180,7 +180,7 @@ TEXTS: dict[str, pa.DataType] = {
 
 @pytest.mark.parametrize("form", TEXTS)
 def test_a_file_of_the_change_data_feed_may_have_texts_in_another_form(tmp_path: Path, table: Path, form: str) -> None:
-    """What was changed as well: an Arrow writer keeps in the file in which form it had the column."""
+    """The change types are in that form as well: an Arrow writer notes in the file the form that it had a column in."""
     run = all_read(tmp_path, table)
     before, after = ("v3", "much longer than what a view has in itself")
     kinds = pa.array(["update_preimage", "update_postimage"]).cast(TEXTS[form])
@@ -195,7 +195,7 @@ def test_a_file_of_the_change_data_feed_may_have_texts_in_another_form(tmp_path:
 
 
 def wants(table: Path, *features: str) -> None:
-    """A commit after which whoever reads the table has to know these; it may be one that cannot be opened before."""
+    """Commits that readers of the table have to know these features, also where it cannot be opened already."""
     told = {"readerFeatures": features, "writerFeatures": [*features, "changeDataFeed"]}
     last = max((table / "_delta_log").glob("*.json"))
     text = json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **told}})
@@ -227,7 +227,7 @@ def test_a_version_of_which_something_is_not_known_is_not_said_to_be_cleaned_up(
 
 
 def test_a_table_that_a_catalog_manages_is_refused_with_the_way_out(tmp_path: Path, table: Path) -> None:
-    """Its log has the commits that were published; those after them the catalog alone may know."""
+    """Its log has the commits that were published; later ones may be known to the catalog alone."""
     run = all_read(tmp_path, table)
     wants(table, "catalogManaged")
     for _ in range(2):

@@ -66,7 +66,7 @@ def test_a_checkpoint_of_a_table_of_postgresql_is_refused(tmp_path: Path, table:
 
 
 def test_a_null_in_the_key_is_found_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only in the sample of keys that vnodes are cut by."""
+    """It need not be in the sample of keys that vnodes are cut by."""
     monkeypatch.setattr(measuring, "SAMPLE", 1)
     ids = [None if at == 501 else at for at in range(1000)]
     write_deltalake(tmp_path, pa.table({"id": pa.array(ids, pa.int64())}))
@@ -84,7 +84,7 @@ def test_rows_of_one_key_are_found_on_either_side_of_a_batch(tmp_path: Path, mon
 
 
 def test_a_row_without_a_key_that_has_come_since_a_read_was_planned_is_not_passed_over(table: Path) -> None:
-    """It lies in no range, and statistics leave out a file of such rows alone."""
+    """Such a row lies in no range, and statistics rule out a file that has only such rows."""
     upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id", "filter": "v <> 'left out'"}))
     with closing(upstream):
         reader, (first, *others) = upstream.reader(), ranges_between(upstream.bounds(2))

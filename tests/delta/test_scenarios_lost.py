@@ -1,4 +1,4 @@
-"""What is not kept for ever is told once it is gone, and so are another table and an older one."""
+"""Errors for what is kept for a time only and is gone, and for another or an older table in the table's place."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_commit_that_goes_while_it_is_looked_at_is_told_as_one_that_the_log_no
 def test_a_table_whose_log_is_cleaned_up_while_it_is_opened_is_opened_again(
     tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """As when what was listed before a checkpoint was written is removed after that, and read after that."""
+    """A file may be listed before a checkpoint is written, removed after that, and then be read."""
     listed = 0
 
     def opened(uri: str, version: int | None = None) -> DeltaTable:
@@ -268,7 +268,7 @@ def test_a_batch_that_is_run_again_is_not_read_of_a_copy_that_went_another_way(t
     shutil.copytree(table, tmp_path / "copy")
     for folder, text in ((table, "here"), (tmp_path / "copy", "there")):
         write_deltalake(folder, rows((10, text)), mode="append")
-        time.sleep(0.002)  # Their commits are not of the same millisecond.
+        time.sleep(0.002)  # Keep the two commits in different milliseconds.
     assert run.plan()
     shutil.rmtree(table)
     (tmp_path / "copy").rename(table)

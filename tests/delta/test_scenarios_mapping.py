@@ -53,7 +53,7 @@ def test_columns_that_get_other_names_in_the_files_end_a_running_stream(tmp_path
 def test_changes_after_a_lost_commit_are_not_read_if_columns_had_other_names_then(
     tmp_path: Path, table: Path, checkpoint: int, kind: type[BackfillError], told: str
 ) -> None:
-    """Their values would be null, as if the columns had been added later."""
+    """If they were read, their values would be null, as if the columns had been added later."""
     run = all_read(tmp_path, table)
     map_columns(table)
     file = table / "mapped.parquet"
@@ -89,7 +89,7 @@ def test_changes_after_a_lost_commit_are_read_if_columns_have_their_own_names_st
 def test_the_whole_log_is_not_read_for_what_its_oldest_version_tells(
     tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have a hundred thousand commits, of which a batch takes some."""
+    """The log may have a hundred thousand commits, of which a batch takes some."""
     run = all_read(tmp_path, table)
     for key in range(20, 28):
         write_deltalake(table, rows((key, "v")), mode="append")
@@ -112,7 +112,7 @@ def test_the_whole_log_is_not_read_for_what_its_oldest_version_tells(
 
 
 def test_the_oldest_changes_are_those_since_column_mapping_was_taken_away(tmp_path: Path) -> None:
-    """What had another name in the files of before would be null, as if it had been added later."""
+    """A column that had another name in earlier files would be null, as if it had been added later."""
     table = created(tmp_path / "table", {**FEED, "delta.columnMapping.mode": "name"})
     write_deltalake(table, rows((10, "v10")), mode="append")
     DeltaTable(table).create_checkpoint()
@@ -131,7 +131,7 @@ def test_the_oldest_changes_are_those_since_column_mapping_was_taken_away(tmp_pa
 
 
 def take_mapping_away(table: Path) -> None:
-    """As other writers do it: the files are written anew, under the columns' own names."""
+    """Takes column mapping away as other writers do: by writing the files anew, under the columns' own names."""
     before = DeltaTable(table)
     file = table / "anew.parquet"
     pq.write_table(pa.table(before.scan()).cast(COLUMNS), file)
@@ -149,7 +149,7 @@ def take_mapping_away(table: Path) -> None:
 
 
 def map_columns(table: Path) -> None:
-    """As when a column is dropped and one of its name is added again."""
+    """Gives a column another name in the files, as where it is dropped and one of its name is added again."""
     described = DeltaTable(table)
     schema = json.loads(described.schema().to_json())
     for number, field in enumerate(schema["fields"], 1):

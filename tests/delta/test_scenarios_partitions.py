@@ -17,7 +17,7 @@ from tests.delta.stream import DeltaRun
 
 
 def test_a_removed_file_of_which_the_partition_is_not_said_is_refused(tmp_path: Path) -> None:
-    """The protocol lets a writer leave it out."""
+    """The protocol lets a writer leave the partition out."""
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": [1, 2], "p": ["x", "y"]}), partition_by=["p"], configuration=FEED)
     run = DeltaRun(tmp_path, table)
@@ -33,7 +33,7 @@ def test_a_removed_file_of_which_the_partition_is_not_said_is_refused(tmp_path: 
 
 
 def forget_partitions(table: Path) -> None:
-    """The latest commit no longer says them of the files that it removes."""
+    """Makes the latest commit leave out the partitions of the files that it removes."""
     log = table / "_delta_log" / f"{DeltaTable(table).version():020}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     for action in actions:
@@ -43,14 +43,14 @@ def forget_partitions(table: Path) -> None:
 
 
 def replaced(table: Path, rows: pa.Table, by: list[str]) -> None:
-    """The table with these rows and no others, partitioned otherwise."""
+    """Overwrites the table with these rows, partitioned so, in a commit that names no partitions of removed files."""
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=by, configuration=FEED)
     forget_partitions(table)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_removed_file_is_of_the_partitions_from_before_its_commit(tmp_path: Path, *, restarted: bool) -> None:
-    """By which columns the table is partitioned in the end, or was when the stream was opened, says nothing of it."""
+    """The partitioning of the table in the end, or when the stream was opened, says nothing of that file."""
     table = tmp_path / "table"
     before = pa.table({"id": [1, 2], "p": ["x", "y"]})
     write_deltalake(table, before, partition_by=["p"], configuration=FEED)

@@ -50,7 +50,7 @@ def test_a_logged_batch_is_read_without_the_column_that_its_version_does_not_hav
 def test_a_batch_that_was_staged_without_a_column_that_was_added_is_run_again_without_it(
     tmp_path: Path, table: Path, changelog: str, when: str
 ) -> None:
-    """Whatever the version has in it that the batch begins at: the process that staged it did not carry the column."""
+    """This holds whenever the column was added: the process that staged the batch did not carry it."""
 
     def add() -> None:
         DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])
@@ -79,7 +79,7 @@ def test_a_batch_that_was_staged_without_a_column_that_was_added_is_run_again_wi
 
 @pytest.mark.parametrize("changelog", ["logged", "full"])
 def test_a_stream_that_is_started_again_has_no_batch_of_its_own(tmp_path: Path, table: Path, changelog: str) -> None:
-    """One is due only where the last rows get other columns."""
+    """A batch of its own is due only where the last rows get other columns."""
     run = DeltaRun(tmp_path, table, options={"changelog": changelog})
     run.catch_up()
     write_deltalake(table, rows((20, "new")), mode="append")

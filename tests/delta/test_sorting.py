@@ -1,4 +1,4 @@
-"""Few rows are put in order in memory and many by runs on disk, and both come out the same, wherever batches end."""
+"""Few rows are sorted in memory and many by runs on disk; both come out the same, wherever batches end."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.delta.writers import COLUMNS, Writer, make
 from tests.full_disk import room_for
 
 EACH_ROW = 0
-"""So few bytes are a run, or a block, that each row is one."""
+"""The size of a run, or of a block, with which each row is one."""
 
 
 def everything() -> pa.Table:
-    """Values of every type, a column for each, and numbers in no order."""
+    """Returns values of every type, a column for each, and numbers in no order."""
     columns = {
         name: pa.array([*values, *[None] * 20][:20], kind) for name, (kind, values) in {**ORDERED, **OTHER}.items()
     }
@@ -71,7 +71,7 @@ def test_rows_are_in_order_whatever_lies_in_memory(rows: list[tuple[int, str, by
 
 
 def test_rows_of_many_columns_do_not_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch costs as much as it has columns, whatever a block on disk has of them; few columns may be large."""
+    """Each batch costs by its columns, whatever a block on disk has of them; rows of few large columns come singly."""
     monkeypatch.setattr(sorting, "RUN_BYTES", EACH_ROW)
     monkeypatch.setattr(sorting, "BLOCK_BYTES", EACH_ROW)
     many = pa.table({"n": range(20), **{f"c{number}": [number] * 20 for number in range(300)}})

@@ -78,7 +78,7 @@ OTHER: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 def made(folder: Path, values: list[Any], kind: pa.DataType, **options: Any) -> pa.Table:
-    """A table of the columns `k` and `n` in two files, neither of them in the order of `k`."""
+    """Makes a table of the columns `k` and `n` in two files, neither of them in the order of `k`."""
     table = pa.table({"k": pa.array(values, kind), "n": pa.array(range(len(values)), pa.int64())})
     order = list(range(len(values)))
     Random(1).shuffle(order)
@@ -159,7 +159,7 @@ def test_a_partitions_value_is_the_same_in_a_change_as_in_the_snapshot(tmp_path:
 
 
 def test_an_empty_text_that_partitions_a_table_is_null(tmp_path: Path) -> None:
-    """Delta has no other way to write it; `deltalake` reads an empty text in the rows, and null in their changes."""
+    """Delta cannot tell the two apart; `deltalake` reads an empty text in the rows, and null in their changes."""
     folder = tmp_path / "table"
     made(folder, ["", "a", "", "b"], pa.string(), partition_by=["k"])
     run = DeltaRun(tmp_path, folder, key=("n",))
@@ -191,7 +191,7 @@ def test_bytes_that_partition_a_table_are_refused(tmp_path: Path) -> None:
 
 
 def test_bytes_that_partition_a_table_for_a_while_are_refused(tmp_path: Path) -> None:
-    """In a running stream, and in the commits from then once they partition it no longer."""
+    """A running stream refuses them, and so does a later one that reads the commits of that while."""
     table = tmp_path / "table"
     rows = pa.table({"k": [b"a", b"\x80"], "n": [1, 2]})
     write_deltalake(table, rows, configuration=FEED)
@@ -225,7 +225,7 @@ def test_a_batch_that_was_planned_when_bytes_partitioned_the_table_is_read_witho
 
 
 def table_with(folder: Path, kind: str) -> dict[str, str]:
-    """The options of a table whose column `c` is of this type, as no file of it has it."""
+    """Makes a table with a column `c` of this type, which no file has, and returns the table's options."""
     write_deltalake(folder, pa.table({"k": [1]}))
     columns = {"k": "long", "c": kind}
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
@@ -235,7 +235,7 @@ def table_with(folder: Path, kind: str) -> dict[str, str]:
 
 
 def test_a_type_that_spark_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
-    """And left out with the option columns."""
+    """The option columns can leave such a column out."""
     options = table_with(tmp_path, "void")
     with pytest.raises(UnsupportedTypeError, match="column 'c' has the type void, which cannot be carried"):
         DeltaUpstream(parse(options)).schema()

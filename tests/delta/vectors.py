@@ -1,4 +1,4 @@
-"""Deletes with a deletion vector, as other writers do it: `deltalake` reads these and does not write them."""
+"""Deletes with a deletion vector, as other writers make them: `deltalake` reads vectors and does not write them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 
 def delete_rows(folder: Path, places: Sequence[int], *, within: str = "") -> None:
-    """One commit after which the rows at these places of the only file in this folder are deleted, and no others."""
+    """Makes a commit after which exactly the rows at these places of the only file in this folder are deleted."""
     replace_vector(folder, _vector(places), within=within)
 
 
 def replace_vector(folder: Path, vector: dict[str, Any], *, within: str = "") -> None:
-    """The same with a vector that is there."""
+    """Makes a commit after which the only file in this folder has this vector."""
     version = DeltaTable(folder).version()
     before = _only_file(folder, version, within)
     after = {**before, "deletionVector": vector}
@@ -34,14 +34,14 @@ def replace_vector(folder: Path, vector: dict[str, Any], *, within: str = "") ->
 
 
 def commit(folder: Path, actions: Sequence[dict[str, Any]]) -> None:
-    """A commit with these actions, whatever they are."""
+    """Writes a commit with these actions, whatever they are."""
     version = DeltaTable(folder).version() + 1
     text = "\n".join(json.dumps(action) for action in actions)
     (folder / "_delta_log" / f"{version:020}.json").write_text(text)
 
 
 def definition(folder: Path) -> dict[str, Any]:
-    """What the table's first commit says of it."""
+    """Returns the table's definition from its first commit."""
     lines = (folder / "_delta_log" / f"{0:020}.json").read_text().splitlines()
     [found] = [action["metaData"] for action in map(json.loads, lines) if "metaData" in action]
     return dict(found)
@@ -58,13 +58,13 @@ def _only_file(folder: Path, version: int, within: str) -> dict[str, Any]:
 
 
 def _vector(places: Sequence[int]) -> dict[str, Any]:
-    """The delta protocol's `RoaringBitmapArray` with one bitmap of one array container, inline."""
+    """Makes an inline `RoaringBitmapArray` of the Delta protocol, with one bitmap of one array container."""
     bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(places) - 1, 16) + struct.pack(f"<{len(places)}H", *sorted(places))
     return inline(struct.pack("<iqI", 1681511377, 1, 0) + bitmap, len(places))
 
 
 def inline(content: bytes, rows: int) -> dict[str, Any]:
-    """A vector with these bytes, in the log itself."""
+    """Makes a vector with these bytes that is stored in the log itself."""
     text = text_of(content + bytes(-len(content) % 4))
     return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(content), "cardinality": rows}
 

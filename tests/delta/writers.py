@@ -27,7 +27,7 @@ COLUMNS = pa.schema(_TYPES)
 
 
 def part_of(key: int) -> str:
-    """The name of a partition, with characters that a path has in another form."""
+    """Returns the name of a key's partition, with characters that are escaped in a path."""
     return f"part {key % PARTS}: é/%"
 
 
@@ -37,7 +37,7 @@ def rows(keys: list[int], text: str) -> pa.Table:
 
 
 def make(folder: Path, size: int, *, partitioned: bool = True) -> None:
-    """A table of several files, none of them in the order of the key."""
+    """Makes a table of several files, whose ranges of keys overlap."""
     parts = ["part"] if partitioned else None
     DeltaTable.create(folder, schema=COLUMNS, partition_by=parts, configuration=FEED)
     for first in range(3):
@@ -67,7 +67,7 @@ class Writer:
         ]
 
     def write(self) -> None:
-        """One commit, or none where somebody else was first."""
+        """Makes one commit, or none where somebody else was first or there is nothing to do."""
         self._count += 1
         table = DeltaTable(self._folder)
         with contextlib.suppress(CommitFailedError):
@@ -86,14 +86,14 @@ class Writer:
         table.update(updates={"v": f"'{self._text}'"}, predicate=self._some(table))
 
     def move(self, table: DeltaTable) -> None:
-        """To another key of the same partition."""
+        """Moves a row to another key of the same partition."""
         old, new = self._random.choice(self._present(table)), self._absent(table)[0]
         new += (old - new) % PARTS
         if new not in self._present(table):
             table.update(updates={"id": str(new)}, predicate=f"id = {old}")
 
     def delete(self, table: DeltaTable) -> None:
-        """As long as there are rows enough to choose from, however long it goes on."""
+        """Deletes some rows, unless that would leave too few to choose from."""
         if len(self._present(table)) > ENOUGH:
             table.delete(self._some(table))
 
@@ -109,13 +109,13 @@ class Writer:
         merge.when_matched_update_all().execute()
 
     def merge_the_same(self, table: DeltaTable) -> None:
-        """Rows are written as they are."""
+        """Writes some rows again as they are."""
         source = pa.table(table.scan(predicate=self._some(table)))
         merge = table.merge(source, "t.part = s.part AND t.id = s.id", source_alias="s", target_alias="t")
         merge.when_matched_update_all().execute()
 
     def overwrite(self, table: DeltaTable) -> None:
-        """One partition: of its rows some are the same, some have changed, some are gone, and some are new."""
+        """Overwrites one partition: some of its rows stay the same, some are gone, and some are new or changed."""
         part = self._random.choice(self._parts)
         there = pa.table(table.scan(predicate=f"part = '{part_of(part)}'")).cast(COLUMNS)
         kept = there.filter(pa.array([self._random.random() < 0.7 for _ in range(there.num_rows)], pa.bool_()))
