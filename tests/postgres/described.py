@@ -36,7 +36,7 @@ def array_of(element: TypeDescription, oid: int = 1) -> TypeDescription:
 
 
 def numeric(precision: int, scale: int) -> TypeDescription:
-    """As numerictypmodin packs it; a negative scale came with version 15."""
+    """Describes a numeric, with its modifier packed as by numerictypmodin; a negative scale came with version 15."""
     return stored(1700, "numeric", typmod=(precision << 16 | scale & 0x7FF) + 4)
 
 
@@ -73,7 +73,7 @@ def key(
     schema: str = "pg_catalog",
     default_order: bool = True,
 ) -> KeyColumn:
-    """A key column; `own` is the column's collation where it is not the index's."""
+    """Describes a key column; `own` is the column's collation where it is not the index's."""
     less, at_most, equal, at_least, greater = (QualifiedName(schema, symbol) for symbol in ("<", "<=", "=", ">=", ">"))
     return KeyColumn(
         column=column(of, name, collation=own or collation),

@@ -1,4 +1,4 @@
-"""Arrays in their binary form, taken apart by whole columns, against a writer after array_send."""
+"""Arrays in binary form, parsed by whole columns, against a writer that follows array_send."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sent:
     from_1970: int = 0
 
     def array(self, elements: list[Any], *, dimensions: int = 1, first: int = 1) -> bytes:
-        """As array_send writes it; elements are as in Arrow, but dates and moments as whole numbers from 1970 on."""
+        """Writes an array as array_send does; elements are as in Arrow, but dates and times count from 1970 on."""
         if not elements:
             return struct.pack(">iiI", 0, 0, self.oid)
         head = struct.pack(">iiI", dimensions, int(None in elements), self.oid)
@@ -76,7 +76,7 @@ ARRAYS: dict[int, tuple[int, str]] = {
 }
 NUMBERS: dict[Sent, st.SearchStrategy[Any]] = {
     BOOL: st.booleans(),
-    # Among them those whose bytes are those of a null's length.
+    # Include -1, whose bytes are like the length that stands for a null.
     INT2: st.integers(-(2**15), 2**15 - 1) | st.just(-1),
     INT4: st.integers(-(2**31), 2**31 - 1) | st.just(-1),
     INT8: st.integers(-(2**63), 2**63 - 1) | st.just(-1),
@@ -96,7 +96,7 @@ def columns(draw: st.DrawFn) -> tuple[Sent, list[List]]:
 
 
 def packed(sent: Sent, lists: list[List]) -> pa.Array[Any]:
-    """A column that does not begin where its buffers begin."""
+    """Makes a column that does not begin where its buffers begin."""
     values = [None if each is None else sent.array(each) for each in lists]
     return pa.array([b"before", None, *values, b"after"], pa.binary()).slice(2, len(values))
 

@@ -1,4 +1,4 @@
-"""Which releases of the ADBC driver are used, and what is seen of what opens sessions."""
+"""Which releases of the ADBC driver are used, and where connectors lead and what they show."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_executors_go_where_the_driver_goes_whatever_is_in_their_environment(mon
 
 
 def service(monkeypatch: pytest.MonkeyPatch, folder: Path, *entries: str) -> None:
-    """Makes of the entries the service `shop`."""
+    """Defines the service `shop` by these entries."""
     file = folder / "services"
     file.write_text("\n".join(["[shop]", *entries, ""]))
     monkeypatch.setenv("PGSERVICEFILE", str(file))
@@ -61,7 +61,7 @@ def test_executors_go_where_the_service_of_the_drivers_environment_leads(
 ) -> None:
     service(monkeypatch, tmp_path, "host=db", "port=5433", "user=app", f"password={SECRET}", "sslmode=verify-full")
     monkeypatch.setenv("PGSERVICE", "shop")
-    monkeypatch.setenv("PGHOST", "elsewhere")  # The service stands before it.
+    monkeypatch.setenv("PGHOST", "elsewhere")  # The service's host counts before PGHOST.
     monkeypatch.setenv("PGSSLMODE", "disable")
     connector = Connector.of("dbname=other")
     monkeypatch.delenv("PGSERVICE")
@@ -83,7 +83,8 @@ def test_a_service_is_looked_up_once_for_both_drivers_and_for_each_session(
     assert told == {"host": "db", "user": "other", "password": SECRET, "sslmode": "require"}
     service(monkeypatch, tmp_path, "host=db2")
     assert conninfo_to_dict(connector.here())["host"] == "db2"
-    assert conninfo_to_dict(Connector.of("service=none").here())["service"] == "none"  # Refused when it is used.
+    # An unknown service is refused when a session is opened.
+    assert conninfo_to_dict(Connector.of("service=none").here())["service"] == "none"
 
 
 def test_what_a_service_leaves_out_is_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,14 +134,14 @@ def test_an_executor_is_as_strict_about_tls_as_the_driver_or_as_its_own_environm
         return conninfo_to_dict(Connector.of(url).conninfo).get("sslmode")
 
     monkeypatch.delenv("PGSSLMODE", raising=False)
-    assert sslmode("host=db") is None  # Then the executor's PGSSLMODE counts.
+    assert sslmode("host=db") is None  # The executor's PGSSLMODE counts then.
     monkeypatch.setenv("PGSSLMODE", "verify-full")
     assert sslmode("host=db") == "verify-full"
     assert sslmode("host=db sslmode=require") == "require"
 
 
 def _understood(conninfo: str) -> dict[str, bytes]:
-    """Where libpq goes. It tries, and there is nothing."""
+    """Returns where libpq would connect to; it tries, and finds nothing there."""
     names = ("host", "hostaddr", "port", "dbname", "user")
     options = pq.PGconn.connect_start(conninfo.encode()).info
     return {name: next(o.val or b"" for o in options if o.keyword == name.encode()) for name in names}

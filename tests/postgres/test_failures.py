@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors become: its code decides, and where that does not, what the statement was about."""
+"""What PostgreSQL's errors become: the SQLSTATE decides, or else what the statement was about."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_table_of_more_partitions_than_the_server_has_locks_is_answered_with_t
 def test_what_the_statement_was_about_decides_where_the_sqlstate_does_not(
     about: About, state: str, text: str, kind: type[BackfillError]
 ) -> None:
-    """In whatever language the server speaks."""
+    """This holds in every language that the server may speak."""
     adbc = f"INTERNAL: [libpq] Failed to execute query: FEHLER:  {text}\nQuery was: SELECT {VALUE}"
     for error in (from_psycopg(state, text), from_adbc(state, adbc), from_adbc(state, adbc, text)):
         found = translated(error, about)
@@ -99,4 +99,4 @@ def test_what_the_statement_was_about_decides_where_the_sqlstate_does_not(
 def test_a_state_that_is_gone_is_told_with_what_to_do() -> None:
     found = translated(from_psycopg("42704", 'snapshot "00000003-0000001B-1" does not exist'), about_snapshot)
     assert "Start the query again" in found.message
-    assert "another server than the driver" in found.message  # Which says the same, as it has no such state.
+    assert "another server than the driver" in found.message  # Another server says the same, as it has no such state.

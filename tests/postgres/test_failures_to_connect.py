@@ -1,4 +1,4 @@
-"""Errors that have no code: of a connection that was not made or was lost, and of this process."""
+"""Errors without an SQLSTATE: a connection that was not made or was lost, and a problem of this process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_the_server_lacks_is_not_told_of_this_process(text: str, kind: type
 
 
 def test_a_session_that_a_standby_has_ended_is_told_as_its_statement_is() -> None:
-    """In the middle of rows, where no SQLSTATE comes with it."""
+    """A session may be ended in the middle of rows, where no SQLSTATE comes with the error."""
     text = "terminating connection due to conflict with recovery"
     found = translated(from_adbc(None, f"IO: [libpq] FATAL:  {text}\nDETAIL:  {VALUE}"))
     assert type(found) is ConnectionLostError
@@ -136,20 +136,20 @@ def test_an_error_without_sqlstate_is_the_connections(text: str, kind: type[Back
     ],
 )
 def test_a_refused_login_is_told_of_what_the_server_does_not_say(text: str, told: str) -> None:
-    """Of a password that has expired it says the same as of a wrong one."""
+    """Of an expired password the server says the same as of a wrong one."""
     for error in (psycopg.OperationalError(f"connection failed: FATAL:  {text}"), from_adbc(None, f"FATAL:  {text}")):
         assert told in translated(error).message
 
 
 def test_a_handshake_that_is_cut_off_is_told_of_what_the_server_may_not_know() -> None:
-    """It may pass by itself as well: whatever goes down in the midst of a handshake cuts it off."""
+    """The error is transient, since a server that goes down in the midst of a handshake cuts it off, too."""
     found = translated(psycopg.OperationalError("connection failed: SSL error: unexpected eof while reading"))
     assert type(found) is ConnectionLostError
     assert found.message.endswith("with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on")
 
 
 def test_a_login_that_took_too_long_is_told_of_how_it_may_take_longer() -> None:
-    """As over a slow link, on which it takes some ten round trips."""
+    """A login takes some ten round trips, which is long over a slow link."""
     found = translated(psycopg.errors.ConnectionTimeout("connection timeout expired"))
     assert type(found) is ConnectionLostError
     assert "give url a longer connect_timeout, which is 10 (seconds) unless" in found.message
@@ -210,7 +210,8 @@ def by_libpq(hosts: list[tuple[str, str, str]]) -> Exception:
     [
         ([REFUSED, STANDBY], ConnectionLostError),
         ([STANDBY, REFUSED], ConnectionLostError),
-        ([REFUSED, NO_ROLE], ConnectionLostError),  # The primary is restarted, and the standby has another pg_hba.conf.
+        # As where the primary is restarted, and the standby has another pg_hba.conf.
+        ([REFUSED, NO_ROLE], ConnectionLostError),
         ([STANDBY, STANDBY], ConnectionLostError),
         ([UNTRUSTED, STANDBY], DatabaseSetupError),
         ([STANDBY, NO_ROLE], DatabaseSetupError),

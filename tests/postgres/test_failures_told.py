@@ -1,4 +1,4 @@
-"""What is told of PostgreSQL's errors, and that no value of a row is."""
+"""What is told of PostgreSQL's errors, without any value of a row."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ texts = st.one_of(st.binary(max_size=5), st.just(b""), st.binary(min_size=200, m
 
 @st.composite
 def row_of(draw: st.DrawFn, columns: Sequence[Column], *, toast: bool, key_only: bool = False) -> Row:
-    """A row; the identity is always there, and the only thing with `key_only`."""
+    """Draws a row; its identity columns always have values, and with `key_only` no others do."""
     missing: list[wire.Value] = [None, Toast.UNCHANGED] if toast else [None]
     optional = st.none() if key_only else st.one_of(texts, st.sampled_from(missing))
     return [draw(texts if column.identity else optional) for column in columns]
@@ -90,7 +90,7 @@ def toasted_key(draw: st.DrawFn, columns: Sequence[Column]) -> Row:
 
 @st.composite
 def streams(draw: st.DrawFn) -> Stream:
-    """Transactions of a table whose description changes, among changes of another one."""
+    """Draws transactions of a table whose description changes, among changes to another table."""
     others = [
         Column(f"c{index}", draw(st.sampled_from([23, 25])), draw(st.booleans()))
         for index in range(draw(st.integers(0, 5)))
@@ -101,7 +101,7 @@ def streams(draw: st.DrawFn) -> Stream:
     numbers = {column.name: sum(gaps[: at + 1]) + at + 1 for at, column in enumerate(columns)}
 
     def describe() -> tuple[bytes, list[Column]]:
-        """With columns before others that were dropped, and at the end some that were added."""
+        """Describes the table with some columns not yet dropped, and with some added at the end."""
         arranged: list[Column] = []
         for at, (gap, column) in enumerate(zip(gaps, columns, strict=True)):
             arranged += [*(Column(f"dropped{at}.{index}") for index in range(draw(st.integers(0, gap)))), column]
@@ -135,7 +135,7 @@ def streams(draw: st.DrawFn) -> Stream:
 
 @st.composite
 def cut(draw: st.DrawFn, messages: Sequence[bytes]) -> list[pa.Array[Any]]:
-    """The messages in pieces, each a slice of something longer."""
+    """Cuts the messages into pieces, each a slice of something longer."""
     places = sorted(draw(st.lists(st.integers(0, len(messages)), max_size=5)))
     pieces: list[pa.Array[Any]] = []
     for first, last in zip([0, *places], [*places, len(messages)], strict=True):
@@ -202,7 +202,7 @@ CHANGES = {
 
 
 def damaged(message: bytes) -> Iterator[bytes]:
-    """The message cut, lengthened and changed at every place."""
+    """Yields the message cut, lengthened and changed at every place."""
     for at in range(len(message) + 1):
         yield message[:at]
         for byte in b"\x00\x01\x02\x05\x7f\xffntuNKO":

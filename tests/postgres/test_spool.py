@@ -39,7 +39,7 @@ def test_that_there_is_no_temporary_folder_is_said(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_disk_that_is_full_at_the_end_of_the_changes_is_named() -> None:
-    """They are in the file's buffer until then."""
+    """The last changes are in the file's buffer until then."""
     large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
     spool = Spool(large.schema)
     spool.add(large)

@@ -1,4 +1,4 @@
-"""Output-function text, read by whole arrays, against Python's own reading of one value at a time."""
+"""Text of output functions, read by whole arrays, against Python's reading of one value at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rows(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 def as_text(texts: list[str | None], kind: pa.DataType) -> pa.Array[Any]:
-    """The texts as an array that does not begin where its buffers begin."""
+    """Makes an array of the texts that does not begin where its buffers begin."""
     raw = [None if text is None else text.encode() for text in ["before", None, *texts, "after"]]
     return pa.array(raw, pa.binary()).cast(kind).slice(2, len(texts))
 
@@ -67,7 +67,7 @@ def test_doubles_are_read_to_the_last_bit(values: list[float | None], kind: pa.D
 
 @given(rows(st.floats(width=32)), st.sampled_from(TEXTS))
 def test_floats_are_read_to_the_last_bit(values: list[float | None], kind: pa.DataType) -> None:
-    # The double's digits are more than enough to tell the float.
+    # A float is written here with a double's digits, which are more than enough for it.
     found = read([None if value is None else float_text(value) for value in values], pa.float32(), kind)
     assert all(map(same_bits, found, values))
 
@@ -78,7 +78,7 @@ def test_dates_are_read_as_written(values: list[date | None], kind: pa.DataType)
 
 
 def seconds(value: datetime | time) -> str:
-    """The time of day with as many digits as PostgreSQL writes: no more than needed."""
+    """Writes the time of day with as many digits as PostgreSQL does: no more than needed."""
     text = value.strftime("%H:%M:%S")
     return text + f".{value.microsecond:06}".rstrip("0") if value.microsecond else text
 

@@ -1,4 +1,4 @@
-"""Array literals, taken apart by whole columns, against a writer after array_out and a reader of single bytes."""
+"""Array literals, parsed by whole columns, against a writer that follows array_out and a reader of single bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def quoted(element: str, delimiter: str) -> bool:
 
 
 def written(elements: list[str | None], delimiter: str) -> str:
-    """As array_out writes it."""
+    """Writes an array as array_out does."""
 
     def one(element: str | None) -> str:
         if element is None:
@@ -40,7 +40,7 @@ def written(elements: list[str | None], delimiter: str) -> str:
 
 
 def taken_apart(texts: list[str | None], delimiter: str = ",") -> list[list[str | None] | None]:
-    """What the parser finds, in an array that does not begin where its buffers begin."""
+    """Returns what the parser finds in an array that does not begin where its buffers begin."""
     array = pa.array(["{before}", None, *texts, "{after}"], pa.string()).slice(2, len(texts))
     found = split_arrays(array, delimiter)
     elements = found.values.cast(pa.string())

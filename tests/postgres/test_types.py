@@ -118,7 +118,7 @@ def mapped(of: TypeDescription, name: str = "c") -> MappedColumn:
 
 
 INFINITIES: list[tuple[TypeDescription, pa.DataType, list[int]]] = [
-    # What the driver makes of infinity, -infinity, the first and the last date, and the days beside the borders.
+    # The driver makes these of infinity, -infinity, the first and last date, and the days just beyond Spark's range.
     (DATE, pa.int32(), [-2147472692, -2147472691, -2440588 + 10957, 2145042541, -719163, 2932897]),
     (TIMESTAMP, pa.int64(), [-9222425352054775809, -9222425352054775808, -210866803200000000, 253402300800000000]),
     (TIMESTAMPTZ, pa.int64(), [-9222425352054775809, -62135596800000001]),
@@ -183,7 +183,7 @@ def test_a_change_that_spark_cannot_hold_is_refused_by_column(of: TypeDescriptio
 def test_bytes_that_are_no_text_are_refused_and_reading_them_as_text_is_not_advised(
     read: Callable[[MappedColumn, pa.Array[Any]], pa.Array[Any]], of: TypeDescription, text: bytes
 ) -> None:
-    """As the driver hands them out, which calls them a string without a look."""
+    """The driver hands such bytes out as a string without checking them."""
     with pytest.raises(ValueOutOfRangeError, match=r"column 'c'.*not UTF-8.*without the column") as caught:
         read(mapped(of), pa.array([None, text], pa.binary()).view(pa.string()))
     assert "customSchema" not in caught.value.message
@@ -240,12 +240,12 @@ def test_text_made_of_a_key_is_read_as_the_same_key(case: tuple[TypeDescription,
     of, texts = case
     values = decode_text(mapped(of), pa.array(texts, pa.string()))
     again = decode_text(mapped(of), encode_text(values).cast(pa.binary()))
-    # NaN is no equal of itself; compared as bytes it is.
+    # NaN does not equal itself as a value, but does as text.
     assert again.to_string() == values.to_string()
 
 
 def test_a_moment_is_a_text_where_the_system_knows_no_time_zones() -> None:
-    """As in images without the package tzdata, where UTC is as unknown as this zone is everywhere."""
+    """An image without the package tzdata does not know UTC, as no system knows the zone here."""
     moments = pa.array([0, None], pa.timestamp("us", tz="Nowhere/Nothing"))
     assert encode_text(moments).to_pylist() == ["1970-01-01 00:00:00.000000Z", None]
 

@@ -1,4 +1,4 @@
-"""Who compares keys, and with which SQL."""
+"""Whether Arrow or the database compares keys, and with which SQL."""
 
 from __future__ import annotations
 

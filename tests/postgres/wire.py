@@ -130,7 +130,7 @@ class Cursor:
 
 @dataclass
 class Reader:
-    """Reads message by message; `rows` in the layout of `backfill.changes`, timestamps as integers."""
+    """Reads message by message; `rows` have the layout of `backfill.changes`, with timestamps as integers."""
 
     relation_id: int
     wanted: Sequence[str]
