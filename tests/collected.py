@@ -1,4 +1,4 @@
-"""A DataFrame as a keyed sink sees it."""
+"""Rows in place of a DataFrame, with what a keyed sink uses of one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Rows:
-    """What a sink asks of a DataFrame."""
+    """Has the one method of a DataFrame that a keyed sink calls."""
 
     table: pa.Table
 
@@ -18,7 +18,7 @@ class Rows:
         return self.table
 
     def having(self, **columns: Any) -> Rows:
-        """The same rows with these columns: in place of those of the same names, or after the others."""
+        """Returns the same rows with these columns, in place of those of the same names, or after the others."""
         table = self.table
         for name, values in columns.items():
             if name in table.column_names:

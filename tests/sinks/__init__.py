@@ -1,3 +1,3 @@
-"""What a keyed target makes of a batch, without a database."""
+"""Keyed sinks without a database: how a batch becomes what a target holds."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ TRUNCATE: Row = {"_change_type": "truncate"}
 
 
 def batch(*rows: Row) -> pa.Table:
-    """The rows, given without what they do not need; each has its place as `_sequence`."""
+    """Makes a batch of rows, which leave out what they do not need; the place of each is its `_sequence`."""
     return pa.Table.from_pylist([{"_commit_version": 1, "_sequence": at, **row} for at, row in enumerate(rows)], SCHEMA)
 
 
@@ -45,12 +45,12 @@ Apply: TypeAlias = Callable[[Rows, int], None]
 
 
 def made_of(change_types: Sequence[str], **columns: Any) -> Rows:
-    """A row for each change type, with these columns and no other of a table."""
+    """Makes a row for each change type, with these columns and the metadata alone."""
     metadata = batch(*({"_change_type": change_type} for change_type in change_types))
     return Rows(pa.table({**columns, **{name: metadata[name] for name in METADATA}}))
 
 
 def content(table: Path) -> list[tuple[Any, ...]]:
-    """Its rows in their order."""
+    """Returns the rows of a Delta table, sorted."""
     rows = DeltaTable(table).to_pyarrow_table().to_pylist()
     return sorted(tuple(row.values()) for row in rows)

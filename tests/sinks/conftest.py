@@ -10,5 +10,5 @@ from tests.sinks.batches import Apply
 
 @pytest.fixture
 def apply(tmp_path: Path) -> Apply:
-    """Has the Delta table at `tmp_path` follow, by its key `(a, b)`, for the query `q`."""
+    """Applies batches of the query `q` to the Delta table at `tmp_path`, by its key `(a, b)`."""
     return apply_to(path=str(tmp_path), key=["a", "b"], query="q")

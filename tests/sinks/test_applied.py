@@ -1,4 +1,4 @@
-"""The same batch again is told from the batch of another checkpoint."""
+"""A sink tells a batch that comes again from the batch of another checkpoint."""
 
 from __future__ import annotations
 

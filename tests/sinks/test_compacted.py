@@ -1,4 +1,4 @@
-"""A batch comes to what one gets by applying its rows one by one."""
+"""A compacted batch has the effect of its rows applied one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Target = dict[tuple[int, str], Row]
 
 
 def applied(last: Compacted, target: Target) -> Target:
-    """What a target makes of it."""
+    """Returns a target after a compacted batch."""
     result = {} if last.emptied else dict(target)
     for at, new in enumerate(last.rows.to_pylist()):
         key = (new["a"], new["b"])
@@ -29,7 +29,7 @@ def applied(last: Compacted, target: Target) -> Target:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Target, list[Row], Target]:
-    """A target, rows that can be applied to it one by one, and what it is after them."""
+    """Draws a target, rows that can be applied to it one by one, and the target after them."""
     keys = st.tuples(st.integers(0, 2), st.sampled_from("xy"))
     before = {(a, b): {"a": a, "b": b, "v": "old", "w": "old"} for a, b in draw(st.sets(keys))}
     now, rows = dict(before), []
@@ -71,7 +71,7 @@ def test_columns_of_the_source_are_left_and_the_batch_need_not_have_marks() -> N
 
 
 def test_text_and_bytes_of_a_batch_may_be_more_than_offsets_of_32_bits_count() -> None:
-    """Their Arrow types say so: a batch of that size would take gigabytes."""
+    """The test looks at their Arrow types, as a batch of that size would take gigabytes."""
     table = batch(row("insert", 1, "x", "1")).append_column("raw", pa.array([b"x"])).append_column("n", pa.array([1]))
     assert compacted(table, ["a", "b"], "the table t").rows.schema.types == [
         pa.int64(),
@@ -95,7 +95,7 @@ def test_rows_that_are_not_the_streams_are_refused(change: Row) -> None:
 
 
 def test_a_key_that_is_null_is_refused() -> None:
-    """As in a delete, where the key that is named is wider than that of the stream's table."""
+    """A delete has such a key where the key that is named is wider than that of the stream's table."""
     gone: Row = {"a": 1, "_change_type": "delete"}
     with pytest.raises(OptionsError, match=r"the key column b is null in a row .* Name the key of the stream's table"):
         compacted(batch(gone), ["a", "b"], "the table t")
@@ -105,7 +105,7 @@ def test_a_key_that_is_null_is_refused() -> None:
 
 
 def test_rows_that_the_key_does_not_tell_apart_are_refused() -> None:
-    """As snapshot rows under a key that is not the table's: all those of a batch have one place."""
+    """Snapshot rows under a key that is not the table's are such rows: all those of a batch have one `_sequence`."""
     table = batch(*(row("insert", 1, b, b) | {"_sequence": 7} for b in "xy"))
     with pytest.raises(
         OptionsError, match=r"rows with the same a and the same _sequence, .* Name the key of the stream"

@@ -77,7 +77,7 @@ def test_a_table_that_is_gone_is_not_made_again_in_mid_stream(tmp_path: Path) ->
 
 
 def test_a_table_is_the_same_from_every_working_directory(tmp_path: Path) -> None:
-    """A relative path would lead to another one."""
+    """A relative path, which would lead to another table, is refused."""
     for path in ("lake/orders", "./orders", ""):
         with pytest.raises(OptionsError, match=f"path is '{path}'; expected an absolute path, or a URI"):
             apply_to(path=path, key=["a"], query="q")
@@ -141,7 +141,7 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path, a
 
 
 def test_a_row_that_a_constraint_refuses_is_said_to_be_such(tmp_path: Path, apply: Apply) -> None:
-    """Whatever the row says, which `deltalake` shows."""
+    """This holds whatever text the row has, which is in the error of `deltalake`."""
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     DeltaTable(tmp_path).alter.add_constraint({"few": "a < 2"})
     with pytest.raises(TableError, match=r"a constraint of the Delta table .* refuses a row .* DROP CONSTRAINT"):
@@ -168,7 +168,7 @@ def test_a_query_has_a_name(tmp_path: Path) -> None:
 def test_a_driver_does_not_go_on_into_a_table_that_was_begun_anew(
     tmp_path: Path, apply: Apply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the new query has come to the batch after which this one began."""
+    """This holds where the new query has come to the batch after which this one began, too."""
     apply(batch_of(row("insert", 1, "x", "1")), 0)
 
     def late(*given: Any) -> None:

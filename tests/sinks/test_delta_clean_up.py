@@ -1,4 +1,4 @@
-"""Somebody else cleans up the log of the Delta table while a commit to it does."""
+"""Somebody else cleans up the log of the Delta table while a commit cleans it up as well."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from tests.sinks.batches import Apply, batch_of, content, made_of, row
 
 
 def cleaned_up_meanwhile(act: Callable[..., Any], *, commits: bool) -> Callable[..., None]:
-    """After a commit `deltalake` removes what has expired of the log, and fails where another writer was faster."""
+    """Makes `act` fail as `deltalake` does where it removes expired parts of the log after a commit, and another writer
+    was faster; with `commits` false, it fails before the commit.
+    """
 
     def act_and_fail(*of: Any, **named: Any) -> None:
         if commits:

@@ -79,7 +79,7 @@ SPAN = pa.struct([("from", pa.int64()), ("upto", pa.int64())])
 
 
 def applied(folder: Path, kind: pa.DataType, values: pa.Array[Any]) -> list[Any]:
-    """What a column of this type holds after a batch with these values."""
+    """Returns what a column of this type holds after a batch with these values."""
     rows = made_of(["insert"] * len(values), a=range(len(values)), v=values)
     DeltaTable.create(folder, schema=pa.schema([("a", pa.int32()), ("v", kind)]))
     apply_to(path=str(folder), key=["a"], query="q")(rows, 0)
@@ -172,11 +172,11 @@ def test_a_table_that_cannot_have_a_column_is_not_made(tmp_path: Path, values: p
 
 
 def test_a_generated_column_has_to_be_one_of_the_batch(tmp_path: Path, apply: Apply) -> None:
-    """Of a row that is updated `deltalake` would leave its value as it was, and then refuses it."""
+    """`deltalake` would leave the column's value of an updated row as it was, and then refuses the row."""
     rows = batch_of(row("insert", 1, "x", "1"))
     DeltaTable.create(tmp_path, schema=rows.table.select(["a", "b", "v", "w"]).schema)
     [log] = (tmp_path / "_delta_log").glob("*.json")
-    # As Spark writes it.
+    # Add a generated column as Spark does.
     more = {"name": "more", "type": "string", "nullable": True, "metadata": {"delta.generationExpression": "upper(v)"}}
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     for action in actions:
@@ -197,7 +197,7 @@ def test_a_generated_column_has_to_be_one_of_the_batch(tmp_path: Path, apply: Ap
 
 @pytest.mark.parametrize("rule", ["column", "constraint"])
 def test_deletes_of_rows_that_are_not_there_break_no_rule(tmp_path: Path, apply: Apply, rule: str) -> None:
-    """With the change data feed `deltalake` holds them to each one, as rows of nulls."""
+    """With the change data feed, `deltalake` checks such deletes against each rule, as rows of nulls."""
     first = batch_of(row("insert", 1, "x", "1"), row("delete", 2, "x", None))
     fields = [field.with_nullable(rule != "column" or field.name != "a") for field in first.table.schema][:4]
     feed = {"delta.enableChangeDataFeed": "true"}

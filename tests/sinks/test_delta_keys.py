@@ -124,7 +124,7 @@ def test_a_key_is_a_list_of_columns(tmp_path: Path) -> None:
 def test_the_keys_of_the_target_are_not_held_all_at_once(
     tmp_path: Path, apply: Apply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And all of them are looked at, whatever batch they come in."""
+    """They come in batches, and those of every batch are looked at."""
     looked_at: list[int] = []
 
     def few(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -147,7 +147,7 @@ def test_the_keys_of_the_target_are_not_held_all_at_once(
 def test_files_without_keys_of_the_batch_are_not_read(
     tmp_path: Path, apply: Apply, unchanged: list[str] | None
 ) -> None:
-    """Seen by taking one away: what goes on without it has not looked at it."""
+    """The test takes a file away: a merge that succeeds without it has not looked at it."""
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     first = set(tmp_path.glob("*.parquet"))
     apply(batch_of(row("insert", 5, "x", "1"), row("insert", 6, "x", "1")), 1)
@@ -196,7 +196,7 @@ def test_a_key_of_more_digits_than_statistics_have_is_found(tmp_path: Path, digi
 
 
 def test_large_values_stay_in_a_table_with_arrays(tmp_path: Path, apply: Apply) -> None:
-    """Rows are found by their keys alone: not every type can be joined."""
+    """Rows are joined by their keys alone, since not every type can be joined."""
     apply(batch_of(row("insert", 1, "x", "1")).having(tags=[[1]]), 0)
     apply(batch_of(row("update_postimage", 1, "x", "2", ["w"])).having(tags=[[1]]), 1)
     assert content(tmp_path) == [(1, "x", "2", "1", [1])]
@@ -217,7 +217,7 @@ def test_a_row_is_found_by_a_time_that_is_far_off(tmp_path: Path, year: int, cut
 
 
 def test_a_row_is_found_by_a_text_that_is_an_escape_in_the_log(tmp_path: Path) -> None:
-    """deltalake takes what a file's statistics say for a lesser text."""
+    """deltalake misreads such a text in a file's statistics as a lesser one."""
     apply = apply_to(path=str(tmp_path), key=["a"], query="q")
     for number, change in enumerate(["insert", "update_postimage", "delete"]):
         apply(made_of([change], a=["\U00020bb7"]), number)

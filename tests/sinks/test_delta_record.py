@@ -1,4 +1,4 @@
-"""What a Delta table says of the batches that it has, and what it does not take for one that comes after them."""
+"""A Delta table's record of the batches that it has, and batches that are refused as not coming after them."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_a_table_is_not_emptied_for_a_query_that_has_not_filled_it(tmp_path: Pat
 
 
 def test_a_table_that_has_the_rows_takes_the_batches_after_them(tmp_path: Path) -> None:
-    """A second copy, made of the first one, follows from there."""
+    """A table copied from another begins after the batches whose rows it has."""
     apply_to(path=str(tmp_path), key=["a", "b"], query="q")(batch_of(row("insert", 1, "x", "1")), 0)
     apply_to(path=str(tmp_path), key=["a", "b"], query="second")(batch_of(row("insert", 2, "x", "1")), 1)
     assert len(content(tmp_path)) == 2
 
 
 def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over(tmp_path: Path, apply: Apply) -> None:
-    """Without writes the first batch of a new checkpoint is that of the old one."""
+    """If nothing was written meanwhile, the first batch of a new checkpoint is the same as that of the old one."""
     first = batch_of(row("insert", 1, "x", "1"))
     apply(first, 0)
     DeltaTable(tmp_path).delete()
@@ -73,7 +73,7 @@ def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over
 
 
 def test_a_first_batch_that_leaves_no_rows_may_come_again(tmp_path: Path, apply: Apply) -> None:
-    """The table has none after it, so that it was not emptied since."""
+    """A table without rows after such a batch was not emptied by somebody else."""
     for _ in range(2):
         apply(batch_of(row("insert", 1, "x", "1"), row("delete", 1, "x", "1")), 0)
     assert content(tmp_path) == []
@@ -188,7 +188,7 @@ def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path, app
     apply(batch_of(row("insert", 0, "x", "1")), 0)
     DeltaTable(tmp_path).delete()
     now = time.time()
-    for version, ago in enumerate([3000, 2000, 0]):  # A commit is of its file's time.
+    for version, ago in enumerate([3000, 2000, 0]):  # The time of a commit is that of its file.
         os.utime(tmp_path / f"_delta_log/{version:020}.json", (now - ago, now - ago))
     DeltaTable(tmp_path).restore(datetime.fromtimestamp(now - 1000, UTC))
     with pytest.raises(StateError, match=r"took it back to a time, .* TO VERSION AS OF 2"):
@@ -238,14 +238,14 @@ def test_the_record_stays_where_that_of_others_expires(tmp_path: Path, apply: Ap
 
 
 def clean_up_before(table: Path, version: int) -> None:
-    """As writers do with commits that are older than delta.logRetentionDuration."""
+    """Removes commits, as writers do with those older than delta.logRetentionDuration."""
     DeltaTable(table).create_checkpoint()
     for old in range(version):
         (table / f"_delta_log/{old:020}.json").unlink()
 
 
 def write_checkpoint_of_spark(table: Path) -> None:
-    """With such a property it leaves out application transactions which do not say when they were written."""
+    """Writes a checkpoint without application transactions that lack a time, as Spark does where they may expire."""
     DeltaTable(table).create_checkpoint()
     (file,) = (table / "_delta_log").glob("*.checkpoint.parquet")
     rows = pq.read_table(file)

@@ -42,7 +42,7 @@ def written(
     stats: str = "{}",
     said: Mapping[str, str] = NO_MORE,
 ) -> None:
-    """A table of the columns `a` and `t`, with the row 1 in a file as Spark writes it, which says this of itself."""
+    """Makes a table of the columns `a` and `t`, with row 1 in a file as Spark writes it; `said` is its metadata."""
     rows = pa.table({"a": pa.array([1], pa.int64()), "t": pa.array([value], kind)})
     DeltaTable.create(table, schema=rows.schema)
     file = table / "a b.parquet"
@@ -54,7 +54,7 @@ def written(
 
 
 def apply(table: Path, kind: Any) -> None:
-    """Another row comes."""
+    """Applies a batch with another row."""
     apply_to(path=str(table), key=["a"], query="q")(made_of(["insert"], a=[2], t=pa.nulls(1, kind)), 0)
 
 
@@ -159,7 +159,7 @@ def test_a_file_without_a_time_is_not_looked_at(tmp_path: Path, monkeypatch: pyt
 
 
 def test_files_that_the_table_has_not_any_more_are_forgotten(tmp_path: Path) -> None:
-    """A query goes on for months, and each of its batches writes files anew."""
+    """A query may go on for months, and each of its batches writes files anew."""
     written(tmp_path, TIME, NEAR, old=True)
     seen = SparkTimes({}, {"written anew since"})
     seen.require_kept(DeltaTable(tmp_path))

@@ -28,7 +28,7 @@ from tests.sinks.batches import Apply, batch, batch_of, content, row
 
 
 def optimize_and_vacuum(table: DeltaTable) -> None:
-    """So that nothing is left of the versions before."""
+    """Leaves no files of the versions before."""
     table.optimize.compact()
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
@@ -47,7 +47,7 @@ KINDS = ["insert", "delete", "none"]
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Two files with the keys 1 and 2, and the query `q` of whoever comes from `sink`."""
+    """A table with the keys 1 and 2 in a file each, written by the query of `sink`."""
     for number in range(2):
         sink(tmp_path)(batch_of(row("insert", number + 1, "x", "1")), number)
     return tmp_path
@@ -58,7 +58,7 @@ def sink(table: Path) -> Callable[[Rows, int], None]:
 
 
 def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) -> None:
-    """Does something after a batch has opened the table and before it is merged, at the first so many merges."""
+    """Does `act` after a batch has opened the table and before it is merged, in the first `times` merges."""
     left = [act] * times
 
     def after_it(last: Compacted, names: Sequence[str]) -> pa.Table:
@@ -84,7 +84,7 @@ def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path, appl
 def test_a_commit_of_which_no_answer_came_is_no_other_writers(
     monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]
 ) -> None:
-    """`deltalake` sends it again then, to a store on the network, and is told that the version is there."""
+    """`deltalake` then sends the commit to a remote store again, and is told that the version is there."""
     lost: list[str] = []
 
     def answer_lost(request: Request) -> bool:
@@ -121,7 +121,7 @@ def test_a_batch_is_merged_again_after_another_writer(
 def test_a_restore_that_was_faster_is_told_though_the_batch_touches_other_files(
     table: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]
 ) -> None:
-    """Also where the batch is nothing but its record."""
+    """This holds also where a batch is nothing but its record."""
     left = [1]
 
     def noted(*given: Any) -> None:
@@ -209,7 +209,7 @@ def test_a_feature_that_cannot_be_written_is_no_other_writer(
 
 
 def write_protocol(table: Path, feature: str) -> None:
-    """Commits, as deltalake does not, that whoever reads or writes the table has to know this."""
+    """Makes a commit, as deltalake does not, that requires this feature of writers and, for some features, readers."""
     version = DeltaTable(table).version() + 1
     features = {"readerFeatures": [feature] if feature in ("typeWidening", "vacuumProtocolCheck") else []}
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": [feature], **features}

@@ -1,4 +1,4 @@
-"""What a sink needs beside the package itself."""
+"""Packages that a sink needs in addition to this one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_sink_without_its_packages_says_what_to_install(sink: str, package: st
 
 
 def test_a_driver_that_cannot_be_used_says_why() -> None:
-    """As `psycopg` does without the PostgreSQL library that it was to use."""
+    """`psycopg` does so without the PostgreSQL library that it was told to use."""
     found = subprocess.run(
         [sys.executable, "-c", "from backfill.sinks import postgres"],
         capture_output=True,

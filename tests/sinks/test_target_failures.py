@@ -1,4 +1,4 @@
-"""What PostgreSQL says of a sink's table is not told of the source."""
+"""PostgreSQL's errors about a sink's table are not told as the source's."""
 
 from __future__ import annotations
 
