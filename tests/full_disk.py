@@ -1,4 +1,4 @@
-"""A disk on which no file gets larger than that."""
+"""A disk on which no file gets larger than a given size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """So many bytes a file for this process; more is an OSError, as on a full disk."""
+    """Lets each file that this process writes have `size` bytes; more is an OSError, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

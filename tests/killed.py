@@ -9,11 +9,10 @@ from pathlib import Path
 
 
 def run_and_kill(program: str, path: Path, after: float, *, stores: bool) -> int:
-    """Lets a program write for so many seconds from before it opens the file; the last number it said was stored.
+    """Runs a program that writes, kills it, and returns the last number that it said was stored.
 
-    With `stores`, so many seconds from when it has stored something.
-
-    It is Python, is given the path, and prints 0 at first and then each number once that is stored.
+    It is killed `after` so many seconds: from before it opens the file on, or, with `stores`, from when it has stored
+    something. It is Python, is given the path, and prints 0 at first and then each number once that is stored.
     """
     with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None

@@ -1,4 +1,4 @@
-"""A machine that loses power: of its files there is what was synced, under the names that were."""
+"""A machine that loses power: what was synced is left of its files, under the names that were synced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 class Disk:
-    """What `os.fsync` has made durable in a folder that has been there for long. DuckDB syncs by itself."""
+    """What `os.fsync` has made durable in a folder whose own name is durable. What DuckDB syncs does not count."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
@@ -29,7 +29,7 @@ class Disk:
 
     @property
     def files(self) -> set[str]:
-        """The names of all that is durable."""
+        """The names of all files that are durable."""
         return {path.name for path, _ in self._found(self._folder)}
 
     def lose_power(self) -> None:
@@ -41,7 +41,7 @@ class Disk:
             path.write_bytes(content)
 
     def _found(self, folder: Path) -> list[tuple[Path, bytes]]:
-        """A file that has a name and was not synced is empty."""
+        """Returns the durable files with their contents; one whose name was synced, and itself not, is empty."""
         found: list[tuple[Path, bytes]] = []
         for name, number in self._names.get(folder, {}).items():
             path = folder / name

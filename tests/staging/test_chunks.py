@@ -58,7 +58,7 @@ def test_the_file_has_its_name_before_the_last_batch_is_passed_on_and_not_earlie
 
 
 def test_a_file_system_that_moves_nothing_has_it_copied(staging: Staging, file: Path) -> None:
-    """Such as Azure's without hierarchical namespaces."""
+    """Azure's without hierarchical namespaces is such a file system."""
 
     class Unmoving(fs.LocalFileSystem):
         def move(self, src: str, dest: str) -> None:  # noqa: ARG002
@@ -92,7 +92,7 @@ def test_a_reader_that_fails_leaves_nothing_and_says_why(staging: Staging, file:
 
 @pytest.mark.parametrize("size", [0, 1000, 7600])
 def test_a_disk_that_is_full_is_told_in_one_sentence(staging: Staging, file: Path, size: int) -> None:
-    """Closing the file fails as well."""
+    """Closing the file fails as well, and adds nothing to the error."""
     rows = batch(*Random(0).choices(range(1 << 40), k=1000))
     with room_for(size), pytest.raises(StagingError, match=r"stagingDir cannot be written: .*File too large"):
         staging.of_batch(7).write(NAME, SCHEMA, [rows])

@@ -1,4 +1,4 @@
-"""The staging directory as a whole: what is in it, what is forgotten, and where it may be."""
+"""The staging directory as a whole: what it holds, what is removed, and where it may be."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_lies_before_an_epoch_is_forgotten_and_nothing_else(staging: Stagin
 
 
 class Written(fs.LocalFileSystem):
-    """Somebody puts a file into a folder whenever that is about to be removed, so many times."""
+    """A file system where somebody puts a file into a folder that is about to be removed, the first `times` times."""
 
     def __init__(self, times: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A chunk is read from the table once, whoever reads it, and then from its file."""
+"""A chunk is read from the table once, and then, by every reader, from its file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPOCH = Epoch(7, "position", 42, 1)
 
 @dataclass
 class Table:
-    """Reads the numbers 0 to `count - 1`, three in a batch; or fails when told to."""
+    """Reads the numbers 0 to `count - 1`, three in a batch, or raises `error`."""
 
     count: int
     error: Exception | None = None
@@ -53,7 +53,7 @@ def planned(staging: Staging, count: int, *, exact: bool = True, stage_before_em
 
 
 def numbers(part: Chunk | SnapshotPart, table: Table, found: list[int] | None = None) -> list[int]:
-    """What the part gives, added to `found` as it comes."""
+    """Returns what the part gives; adds it to `found` as it comes."""
     found = [] if found is None else found
     for batch in read(part, table, ROWS):
         assert batch.schema == ROWS.schema
@@ -124,7 +124,7 @@ def test_when_the_state_is_gone_but_another_attempt_has_staged_the_chunk_it_is_r
 def test_when_the_state_goes_amid_the_rows_those_that_were_passed_on_do_not_come_again(
     staging: Staging, at: int, *, stage_before_emit: bool
 ) -> None:
-    """The other attempt's batches are of three rows, and those of this one of others."""
+    """The other attempt's batches are of three rows, and those of this one of `at` rows."""
     part = planned(staging, 10, stage_before_emit=stage_before_emit)
 
     class Overtaken(Table):
@@ -169,7 +169,7 @@ def test_snapshot_rows_are_staged_as_the_table_has_them_and_passed_on_with_metad
 def test_a_reader_whose_batch_was_planned_anew_meanwhile_fails_however_often_it_is_tried(
     staging: Staging, *, stage_before_emit: bool
 ) -> None:
-    """And gives no row to a sink that takes single ones and is to have them from the other reader."""
+    """With `stageBeforeEmit` it gives no row to a sink that takes single rows: they come from the other reader."""
     part, found = planned(staging, 10, stage_before_emit=stage_before_emit), list[int]()
 
     class Followed(Table):

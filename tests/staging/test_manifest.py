@@ -1,4 +1,4 @@
-"""What is kept of a batch beside its chunks: the manifest, and how many files of changes there are."""
+"""What is kept of a batch in addition to its chunks: the manifest, and the number of its files of changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_manifest_comes_back_from_its_text(manifest: Manifest) -> None:
 
 
 def test_each_state_that_a_split_is_read_at_has_a_file_of_its_own() -> None:
-    """Also where two drivers plan it anew at once, and neither has seen what the other wrote."""
+    """This holds where two drivers plan the split anew at once, and neither has seen what the other wrote."""
     split = PlannedSplit(Split((WHOLE_TABLE,), 5))
     later, latest = split.reread_at("later"), split.reread_at("latest")
     assert later == PlannedSplit(Split((WHOLE_TABLE,), 5), later.attempt, Later("later"))
@@ -77,7 +77,7 @@ def test_a_manifest_is_of_the_position_that_it_was_planned_for_and_one_of_earlie
     assert not Manifest((planned, planned.reread_at("0/2"))).is_of("0/2")
     assert Manifest((planned.reread_at("0/2"),)).is_of("0/1")
     assert MANIFESTS["first-attempt"].is_of("0/1")
-    # As the releases before have it in their manifests; it must stay.
+    # Manifests of earlier releases have this number, so it must stay.
     split = Split((KeyRange(None, ("7", "x")), KeyRange(("8", "é"), None)), 20)
     assert PlannedSplit.of(split, "16/B374DA00 750:752:750").attempt == 3508174446
 

@@ -24,11 +24,11 @@ from tests.lost_power import Disk
 
 SCHEMA = pa.schema([pa.field("v", pa.string())])
 BARE = RowFormat(TableSchema("t", SCHEMA, ("v",), ("v",)), mark_unchanged=False, metadata=())
-"""Rows in this schema."""
+"""The format of rows in this schema."""
 
 
 def changes(*sizes: int) -> list[pa.RecordBatch]:
-    """A batch of one row of about so many bytes for each size; 0 is a batch without rows."""
+    """Returns a batch of one row of about so many bytes for each size; for 0, one without rows."""
     values = [
         pa.array([letter * size] if size else [], pa.string()) for letter, size in zip("abcdefgh", sizes, strict=False)
     ]
@@ -36,7 +36,7 @@ def changes(*sizes: int) -> list[pa.RecordBatch]:
 
 
 class Unused:
-    """A reader that nobody needs."""
+    """A reader that must not be used."""
 
     def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         raise AssertionError(f"read at {token}: {ranges}")
@@ -130,7 +130,7 @@ def test_only_what_cannot_be_made_again_is_synced(
 def test_readers_keep_their_rows_though_another_driver_packs_the_same_changes_with_more_columns(
     staging: Staging,
 ) -> None:
-    """Which files are cut elsewhere for."""
+    """The wider changes are cut into files at other places."""
     third = FILE_BYTES // 3 + 1
     rows = changes(*[third] * 6)
     more = pa.schema([*SCHEMA, pa.field("more", pa.string())])
@@ -153,7 +153,7 @@ def test_staged_changes_lose_columns_that_are_no_longer_asked_for_and_are_refuse
 
 
 def staged_as(staging: Staging, values: pa.Array[Any], now: pa.DataType) -> list[Any]:
-    """What comes of staged values of a column that has got another type since."""
+    """Returns how staged values are read after their column has got another type."""
     schema = pa.schema([pa.field("v", values.type, nullable=False)])
     batch = pa.RecordBatch.from_arrays([values], schema=schema)
     (part,) = staged(staging.of_batch(7), stage([batch], schema, staging.of_batch(7)), 1)

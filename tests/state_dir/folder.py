@@ -1,4 +1,4 @@
-"""A state directory over any number of processes of a stream, and how far that stream may be."""
+"""A state directory over any number of processes of a stream, and stages that the stream may have reached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = parse({"url": "dbname=shop", "dbtable": "t"}).stream
 
 
 class Upstream(SimulatedUpstream):
-    """A table under a name, in a system; keeps what was detached."""
+    """An upstream of a table with a given identity; keeps the bookmarks that were detached."""
 
     def __init__(self, system: str = "system", table_id: str = "1", slot: str = "slot") -> None:
         super().__init__(Server(Database()))
@@ -87,7 +87,7 @@ class Folder:
         return record, self.begin(record)
 
     def recorded(self, number: int, progress: Progress = MIDDLE) -> Barrier:
-        """A stream that has got to this barrier, in a process that has ended since."""
+        """Takes a stream to this barrier, in a process that ends after it; returns the barrier."""
         record, named = self.begun()
         record.keep_bounds((("1", "1"), ("2", "2")))
         barrier = barrier_of(named, number, progress)
@@ -95,7 +95,7 @@ class Folder:
         return barrier
 
     def told(self) -> dict[int, tuple[Any, ...]]:
-        """What the table `backfill_progress` says of each vnode: its position, whether it is finished, its rows."""
+        """Returns what the table `backfill_progress` says of each vnode: position, whether finished, number of rows."""
         with self.open() as store:
             rows = zip(*(column.to_pylist() for column in store.progress().columns), strict=True)
             return {row[0]: (None if row[1] is None else (row[1], row[2]), row[3], row[4]) for row in rows}
@@ -115,7 +115,7 @@ def barrier_of(named: NamedStream, number: int, progress: Progress) -> Barrier:
 
 
 def adopt(record: Record, barrier: Barrier, *, order_matters: bool = True) -> Bookmark:
-    """The stream goes on from there."""
+    """Has the process of `record` go on from this barrier; returns the bookmark."""
     found, bookmark = record.checked(barrier, order_matters=order_matters)
     record.adopt(barrier, found, bookmark)
     return bookmark

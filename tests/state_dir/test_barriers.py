@@ -1,4 +1,4 @@
-"""Which barriers the state directory is told of, and what it says of each vnode then."""
+"""Which barriers are recorded in the state directory, and what it then says of each vnode."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_backfill_that_ended_while_somebody_looked_is_finished_in_the_table_to
         record = folder.process()
         adopt(record, over)
     assert record.commit(over)
-    # How many rows the last batches read of each is known to nobody any more.
+    # Nobody knows any more how many rows of each vnode the last batches read.
     assert folder.told() == {0: (None, True, 5), 1: (None, True, None), 2: (None, True, None)}
 
 

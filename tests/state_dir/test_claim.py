@@ -29,7 +29,7 @@ time.sleep(1000)
 
 @contextmanager
 def another(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which claims the folder, and has to get it."""
+    """Starts another process that claims the folder, and requires that it succeeds."""
     with subprocess.Popen([sys.executable, "-c", OTHER, str(folder)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "has it\n"

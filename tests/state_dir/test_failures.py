@@ -1,4 +1,4 @@
-"""What a file of the state directory says is passed on with the options that mend it."""
+"""Errors of the files of the state directory are passed on with the options that mend them."""
 
 from __future__ import annotations
 

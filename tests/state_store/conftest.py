@@ -11,7 +11,7 @@ from backfill_state import Barrier, DuckDBProgressStore, InMemoryProgressStore, 
 
 @pytest.fixture(params=["memory", "duckdb", "duckdb reopened"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProgressStore]:
-    """Every store there is; `reopened` opens its file anew after each change."""
+    """Each kind of store; `reopened` opens its file anew after each change."""
     made: ProgressStore
     match request.param:
         case "memory":
@@ -25,7 +25,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProgressSt
 
 
 class _Reopened(DuckDBProgressStore):
-    """Closes as soon as something was stored, so that all that is read comes from the disk."""
+    """Closes the file as soon as something was stored, so that all that is read comes from the disk."""
 
     def begin(self, identity: StreamIdentity) -> None:
         super().begin(identity)

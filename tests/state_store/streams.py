@@ -9,7 +9,7 @@ import pyarrow as pa
 from backfill_state import Barrier, ProgressStore, StreamIdentity
 
 Row: TypeAlias = tuple[Any, ...]
-"""Of a table with whatever types its key has."""
+"""A row of progress or of bounds, with values of the key's types."""
 
 
 def key_of(**columns: pa.DataType) -> pa.Schema:
@@ -33,12 +33,12 @@ def stream(name: str = "s1", key: pa.Schema = KEY, **changes: Any) -> StreamIden
 
 
 def progress_table(rows: list[Row], key: pa.Schema = KEY) -> pa.Table:
-    """Rows of `vnode, key..., backfill_finished, row_count`."""
+    """Makes a table of rows of `vnode, key..., backfill_finished, row_count`."""
     return table(rows, [pa.int32(), *key.types, pa.bool_(), pa.int64()], ["vnode", *key.names, *_REST])
 
 
 def bounds_table(rows: list[Row], key: pa.Schema = KEY) -> pa.Table:
-    """Rows of `vnode, key...`."""
+    """Makes a table of rows of `vnode, key...`."""
     return table(rows, [pa.int32(), *key.types], ["vnode", *key.names])
 
 
@@ -57,7 +57,7 @@ def rows_of(read: pa.Table) -> list[Row]:
 
 
 def everything(store: ProgressStore) -> tuple[object, ...]:
-    """All that can be read of a store."""
+    """Returns all that can be read from a store."""
     progress, bounds = store.progress(), store.bounds()
     return (
         store.identity(),

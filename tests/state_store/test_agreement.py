@@ -37,7 +37,7 @@ Epochs = st.integers(0, 6)
 
 @st.composite
 def positions(draw: st.DrawFn, which: int) -> list[Row]:
-    """Vnodes, each once and in any order, with a key or none."""
+    """Draws vnodes, each once and in any order, with a key or none."""
     vnodes = draw(st.lists(st.integers(0, 5), unique=True, max_size=6))
     none = st.just((None,) * len(KEYS[which]))
     return [(vnode, *draw(st.one_of(_VALUES[which], none))) for vnode in vnodes]

@@ -1,4 +1,4 @@
-"""What is told of a state file that cannot be copied: whether it or the copy is at fault."""
+"""An error in copying a state file says whether the file or the copy is at fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backfill_state.errors import StateUnwritableError
 
 
 def test_a_file_that_cannot_be_read_is_not_told_as_a_full_temporary_folder(tmp_path: Path) -> None:
-    memory = Path("/proc/self/mem")  # It can be opened; of its first page the kernel says EIO.
+    memory = Path("/proc/self/mem")  # It can be opened; reading its first page fails with EIO.
     with pytest.raises(StateUnwritableError, match=str(memory)) as caught:
         duckdb_copy._copy_file(memory, tmp_path / "copy")
     assert "temporary folder" not in str(caught.value)

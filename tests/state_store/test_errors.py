@@ -89,7 +89,7 @@ def test_a_process_that_gets_no_more_memory_is_not_said_to_need_a_higher_limit_o
 
 
 def test_a_database_that_duckdb_has_given_up_is_not_taken_for_damage() -> None:
-    """Whatever it gave it up for, its file is as it was, and is opened anew by the next call."""
+    """Whatever the reason, the file is as it was, and the next call opens it anew."""
     text = (
         "FATAL Error: Failed: database has been invalidated because of a previous fatal error. The database must be "
         'restarted prior to being used again.\nOriginal error: "INTERNAL Error: Attempted to access index 1"'

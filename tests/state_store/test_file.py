@@ -1,4 +1,4 @@
-"""The file of a `DuckDBProgressStore`: who may have it, what it looks like, and what happens when it is not one."""
+"""The file of a `DuckDBProgressStore`: who may have it, what is in it, and what happens when it is no such file."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def no_links(_source: Path, _target: Path) -> None:
 def test_a_file_that_another_process_makes_meanwhile_stays_as_it_is(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool
 ) -> None:
-    """Also what that one has committed to the file's log, and dies before it is moved into the file."""
+    """This holds for what the other process commits to the file's log alone, too, as it dies right after."""
     first = (
         "import os, sys; from backfill_state import DuckDBProgressStore; from tests.state_store.streams import stream\n"
         "store = DuckDBProgressStore(sys.argv[1]); store.begin(stream()); os.abort()"

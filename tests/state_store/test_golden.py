@@ -1,4 +1,4 @@
-"""What older releases have written, and what this one writes, to the letter."""
+"""Files that older releases have written are read, and this release writes the tables of its version to the letter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where connections to a file come from: what holds of both kinds, and of the one that is kept."""
+"""The instances of DuckDB that connect to files: what holds for both kinds, and for the one that is kept."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_instance_that_cannot_let_go_of_a_file_is_given_up_with_its_last_conn
     good, bad = kept.connect(tmp_path / "good"), kept.connect(tmp_path / "bad")
     bad.connection.execute("INSERT INTO t SELECT * FROM range(2, 100001)")
     with room_for((tmp_path / "bad").stat().st_size):
-        bad.close()  # What is in the log cannot be taken into the file.
+        bad.close()  # There is no room to take the log into the file.
     assert rows(kept, tmp_path / "bad") == [*range(1, 100_001)]
     good.connection.execute("INSERT INTO t VALUES (2)")
     assert not may_be_opened_elsewhere(tmp_path / "good")
@@ -108,7 +108,7 @@ def test_an_instance_that_cannot_let_go_of_a_file_is_given_up_with_its_last_conn
 def test_an_instance_that_has_attached_many_files_gives_way_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DuckDB's memory of each barrier goes with it."""
+    """The memory that DuckDB keeps for each barrier ends with its instance."""
     made: list[duckdb.DuckDBPyConnection] = []
     connect = duckdb.connect
 
@@ -126,7 +126,7 @@ def test_an_instance_that_has_attached_many_files_gives_way_to_another(
     assert len(made) == 2
     other = kept.connect(tmp_path / "other")
     assert [rows(kept, path) for _ in range(5)] == [[1]] * 5
-    assert len(made) == 3  # Not while a file is open.
+    assert len(made) == 3  # An instance stays while a file is open.
     other.close()
     assert rows(kept, path) == [1]
     assert len(made) == 4
@@ -135,7 +135,7 @@ def test_an_instance_that_has_attached_many_files_gives_way_to_another(
 def test_what_an_interrupt_left_attached_is_let_go_of_at_the_next_connection(tmp_path: Path) -> None:
     kept, path, other = SharedInstance({"threads": 1}), tmp_path / "state", tmp_path / "other"
     filled(kept, path)
-    kept.connect(path)  # And nobody has it, as where a Ctrl-C comes before its name.
+    kept.connect(path)  # Nobody holds it, as where a Ctrl-C comes before it is assigned.
     filled(kept, other)
     assert may_be_opened_elsewhere(path)
 

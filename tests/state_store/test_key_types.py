@@ -17,7 +17,7 @@ _INT64 = (-(2**63), -(2**63) + 1, -1, 0, 2**63 - 2, 2**63 - 1)
 
 
 def _raw(values: tuple[int, ...], storage: pa.DataType, kind: pa.DataType) -> pa.Array[Any]:
-    """By the stored number, since Python's dates and times end long before Arrow's."""
+    """Makes an array from stored numbers, since Python's dates and times end long before Arrow's."""
     return pa.array(values, storage).view(kind)
 
 

@@ -83,7 +83,7 @@ def test_where_no_copy_can_be_kept_the_temporary_folder_is_named_and_not_the_fil
         with pytest.raises(StateFileError, match="TMPDIR"), looked_at(path):
             pass
 
-    for size in (0, path.stat().st_size - 1):  # The disk may be full in the midst of it.
+    for size in (0, path.stat().st_size - 1):  # The disk may fill up in the midst of the copy.
         with room_for(size):
             look()
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -92,7 +92,7 @@ def test_where_no_copy_can_be_kept_the_temporary_folder_is_named_and_not_the_fil
 
 
 def test_an_error_about_the_copy_names_the_file(path: Path) -> None:
-    """Nobody finds the copy any more."""
+    """The copy is gone by then, so nobody could find it."""
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE format SET version = 99")
     told = rf"{re.escape(str(path))} has format version 99"
@@ -130,7 +130,7 @@ def test_looks_show_whole_barriers_and_never_keep_the_writer_from_its_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer ends with an error if the file is not its own at any moment."""
-    monkeypatch.setattr("backfill_state.duckdb_copy.PATIENCE", 300.0)  # A moment of rest is soon missed by a slow one.
+    monkeypatch.setattr("backfill_state.duckdb_copy.PATIENCE", 300.0)  # A slow look easily misses the writer's rests.
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path), "20"], stderr=subprocess.PIPE, text=True) as writer:
         seen = []
         while writer.poll() is None:

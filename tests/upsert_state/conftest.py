@@ -12,13 +12,13 @@ from tests.upsert_state.upserts import LAYOUT
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Of a state's file, which is not there yet, nor is its folder."""
+    """The path of a state's file; neither the file nor its folder is there yet."""
     return tmp_path / "state" / "upsert.duckdb"
 
 
 @pytest.fixture(params=["memory", "duckdb", "duckdb in small pieces"])
 def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UpsertState]:
-    """Every state there is; the last one also opens its file anew after each batch."""
+    """Each kind of state; the last one also opens its file anew after each batch."""
     made: UpsertState
     match request.param:
         case "memory":
@@ -32,7 +32,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UpsertStat
 
 
 class _Reopened(DuckDBUpsertState):
-    """Closes after each batch, so that all that is read comes from the disk."""
+    """Closes the file after each batch, so that all that is read comes from the disk."""
 
     @contextmanager
     def batch(self, token: str) -> Iterator[bool]:

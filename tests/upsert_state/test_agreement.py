@@ -84,19 +84,19 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        """One rule for all: hypothesis would leave out some rules for a whole run, and puts are what most is about."""
+        """Makes one of all steps, mostly puts. Were they rules, hypothesis would leave some out for a whole run."""
         steps = [self.put] * 6 + [self.clear, self.consolidate, self.reset, self.close]
         data.draw(st.sampled_from(steps))(data)
 
     def calls(self, data: st.DataObject, count: int) -> list[tuple[bool, list[Update]]]:
-        """Updates of the same keys in each call, and whether their entries are asked for just before it."""
+        """Draws calls with updates of the same keys, each with whether their entries are asked for just before it."""
         keys = data.draw(st.lists(st.sampled_from(_KEYS[self.which]), max_size=6, unique=data.draw(st.booleans())))
         row = st.none() | _ROWS[self.which]
         call = st.tuples(*(st.tuples(st.just(key), Orders, Orders, row) for key in keys)).map(list)
         return [(data.draw(st.booleans()), data.draw(call)) for _ in range(count)]
 
     def put(self, data: st.DataObject) -> None:
-        """Calls of other keys, too: what is known of keys from before a call may be of some of those after it."""
+        """Puts some keys twice, and perhaps others then: what was looked up before may cover some of them."""
         calls = self.calls(data, 2) + self.calls(data, data.draw(st.integers(0, 1)))
         token = self.token(data)
 
@@ -155,7 +155,7 @@ class Agreement(RuleBasedStateMachine):
 
 
 def _all(state: UpsertState) -> object:
-    """What it says of every key there may be; how many it reads where less is allowed is for each to say."""
+    """Returns what the state says of all possible keys; how many it reads within fewer bytes may differ by state."""
     keys = _KEYS[LAYOUTS.index(state.layout)]
     whole = state.multi_get(keys_of(keys, state.layout))
     for most_bytes in (1, 3 * LONG):
@@ -174,7 +174,7 @@ def _whole(state: UpsertState) -> object:
 
 
 def _said(found: Found) -> object:
-    """As text, in which NaN equals itself and -0.0 does not equal 0.0."""
+    """Returns entries as text, in which NaN equals itself and -0.0 does not equal 0.0."""
     return str(entries_of(found)), found.stats
 
 
@@ -203,7 +203,7 @@ TestTheStatesAgree.settings = settings(
     stateful_step_count=8,
     deadline=None,
     print_blob=True,
-    # Shrinking would open some thousand files more; what is printed gives the same again.
+    # Shrinking would open thousands more files; what is printed reproduces the failure.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -73,7 +73,7 @@ def test_of_long_rows_as_many_are_found_as_fit(state: UpsertState) -> None:
 
 
 def test_a_key_without_a_row_has_none_beside_one_with_a_long_value(state: UpsertState) -> None:
-    """Also where that was the first to be put."""
+    """This holds where the long value was the first to be put."""
     long: Cells = ("x" * 5000, 0.0)
     put(state, "t", (A, 1, 0, long))
     assert state.multi_get(keys_of([("eu", 77), A, ("eu", 78)])).rows == rows_of([None, long, None])

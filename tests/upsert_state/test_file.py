@@ -1,4 +1,4 @@
-"""The file of a `DuckDBUpsertState`: who may have it, when it is open, and what happens when it is not one."""
+"""The file of a `DuckDBUpsertState`: who may have it, when it is open, and what happens when it is no such file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_deletions_that_left_no_entry_stay_deleted_where_entries_are_kept_for_th
 
 
 def test_a_file_is_opened_anew_after_many_batches(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DuckDB's memory of each batch goes with the closing."""
+    """Closing frees the memory that DuckDB keeps for each batch."""
     monkeypatch.setattr(duckdb_state, "BATCHES_AT_MOST", 3)
     with DuckDBUpsertState(path, LAYOUT) as state:
         for number in range(1, 8):
@@ -62,7 +62,7 @@ def test_a_put_of_the_keys_just_asked_for_does_not_look_them_up_again(path: Path
     with DuckDBUpsertState(path, LAYOUT) as state, state.batch("u"):
         assert len(entries(state, key)) == 1
         assert state._file.connection is not None
-        state._file.connection.execute("DELETE FROM entries_1")  # So that who looks finds nothing.
+        state._file.connection.execute("DELETE FROM entries_1")  # A look-up now finds nothing.
         assert state.multi_put(updates((key, 2, 0, ("y", 2.0)))).updates == 1
         state._file.connection.execute("DELETE FROM entries_1")
         assert state.multi_put(updates((key, 3, 0, ("z", 3.0)))).inserts == 1
@@ -79,7 +79,7 @@ def test_a_batch_that_is_closed_in_its_midst_stores_nothing(path: Path, *, goes_
 
 
 def test_a_batch_that_fails_as_it_begins_may_be_begun_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a Ctrl-C amid its first query."""
+    """A Ctrl-C amid the first query makes a batch fail so."""
     fill(path)
     with DuckDBUpsertState(path, LAYOUT) as state:
         with monkeypatch.context() as patched:
@@ -139,7 +139,7 @@ def test_a_file_that_is_no_database_is_called_damaged_and_says_how_to_go_on(path
 
 
 def test_a_file_and_its_log_of_two_moments_are_called_damaged(path: Path, tmp_path: Path) -> None:
-    """As where a running stream's directory is copied; the file has less than the log goes on from."""
+    """A copy of a running stream's directory may be such; its file lacks what the log goes on from."""
     fill(path)
     copy = tmp_path / "copy" / path.name
     copy.parent.mkdir()

@@ -1,4 +1,4 @@
-"""What older releases have written, and what this one writes, to the letter."""
+"""Files that older releases have written are read, and this release writes the tables of its version to the letter."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_file_of_version_1_holds_these_very_cells(path: Path) -> None:
         assert plain.execute("SELECT version FROM upsert_format").fetchall() == [(1,)]
         assert plain.execute("SELECT segment, entries, dead FROM segments").fetchall() == [(1, 5, 2)]
         assert plain.execute("SELECT seq FROM dead_1 ORDER BY seq").fetchall() == [(0,), (1,)]
-        # A release that makes another probe of the key finds nothing.
+        # A release that computed another probe for the key would find nothing.
         cells = plain.execute(
             "SELECT probe, k0, k1, k2, seq, order_key, present, v2::VARCHAR FROM entries_1 ORDER BY seq"
         )

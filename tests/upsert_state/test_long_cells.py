@@ -17,7 +17,7 @@ HIDDEN: Any = pa.Array.from_buffers(
     [pa.py_buffer(bytes([0b1101])), pa.py_buffer(np.array([0, 200, 400, 402, 602], np.int32).tobytes())],
     children=[pa.array([*range(400), None, 1, *range(200)], pa.int32())],
 )
-"""The second list is null, and has numbers all the same, as the result of some kernels does."""
+"""The second list is null and still has numbers below it, as in results of some kernels."""
 
 LISTS: list[Any] = [
     HIDDEN,
@@ -40,7 +40,7 @@ def test_pieces_come_in_any_order() -> None:
 @pytest.mark.parametrize("lists", LISTS, ids=lambda array: str(array.type))
 @pytest.mark.parametrize("first", [0, 1])
 def test_lists_of_numbers_are_cut_where_none_of_them_is_null(lists: pa.Array[Any], first: int) -> None:
-    """Also where they are a part of others, and lie behind a text of an odd length."""
+    """This holds for slices of lists, and for lists after a text of an odd length."""
     given: Any = lists.slice(first)
     numbers = np.arange(len(given))
     texts = ["x" * (LONG + 3), *[None] * (len(given) - 1)]

@@ -1,4 +1,4 @@
-"""What a `DuckDBUpsertState` takes of memory, however large the rows and batches are."""
+"""The memory that a `DuckDBUpsertState` takes is bounded, however large the rows and batches are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.upsert_state.upserts import LAYOUT, columns_of, diffs_of, keys_of, pu
 
 
 def test_long_texts_are_put_together_few_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their pieces take memory beside what they make."""
+    """The pieces take memory in addition to the texts made of them."""
     asked: list[int] = []
 
     def and_noted(found: pa.Table, cells: Sequence[str], pieces: pa.Table) -> pa.Table:
@@ -66,7 +66,7 @@ def test_memory_is_capped_and_what_does_not_fit_goes_to_disk(path: Path) -> None
 
 
 def test_rows_of_some_kilobytes_fit_into_the_memory_that_a_stream_has_at_the_least(path: Path) -> None:
-    """Of texts of 4 kB in one column DuckDB could not write a checkpoint, with twice as much."""
+    """With texts of 4 kB in one column, DuckDB could not write a checkpoint even with twice as much memory."""
     layout = UpsertLayout("s", pa.schema([pa.field("id", pa.int64())]), pa.schema([pa.field("text", pa.string())]))
     random = Random(1)
     texts = pa.array([random.randbytes(2000).hex() for _ in range(12_000)])
@@ -96,7 +96,7 @@ def test_rows_of_some_kilobytes_fit_into_the_memory_that_a_stream_has_at_the_lea
 def test_of_large_lists_among_small_ones_only_those_that_fit_are_read(
     path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, large: list[object]
 ) -> None:
-    """By the average entry, all of them would fit."""
+    """By the size of the average entry, all of them would fit."""
     key, row = columns_of(("id", pa.int64())), columns_of(("list", pa.list_(kind)))
     read: list[int] = []
     entries_of = Segments.entries

@@ -1,4 +1,4 @@
-"""A state whose rows get more columns, and those of which they get others instead."""
+"""States whose rows get more columns, and states whose rows get other columns instead."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_state_goes_on_with_more_columns_after_those_that_it_has(path: Path) -
     with DuckDBUpsertState(path, EXTENDED, segment_entries=2) as state:
         assert (state.token(), state.totals()) == ("t1", before)
         state.close()
-        with DuckDBUpsertState(path, LAYOUT) as narrow:  # What only looked has changed nothing.
+        with DuckDBUpsertState(path, LAYOUT) as narrow:  # A state that was only read has changed nothing.
             assert narrow.totals() == before
         assert entries(state, ("eu", 4), ("us", 1)) == [
             (1, 0, True, 16 + 10 + 2 * LONG + 8, (long, 4.0, None)),
@@ -68,7 +68,7 @@ def test_a_batch_that_is_rolled_back_takes_the_columns_back(path: Path) -> None:
 
 @pytest.mark.parametrize("token", ["t", "next"], ids=["replayed", "new"])
 def test_a_batch_without_updates_adds_the_columns(path: Path, token: str) -> None:
-    """Whoever carries a column has passed it on by the end of the batch, be it a replay."""
+    """At the end of a batch, even a replayed one, a stream that carries a column has passed it on."""
     fill(path)
     with DuckDBUpsertState(path, EXTENDED) as state, state.batch(token):
         pass

@@ -15,7 +15,7 @@ FILLED = "SELECT entries FROM segments ORDER BY segment"
 
 
 def held_by(path: Path) -> int:
-    """How many entries the file has, the dead ones among them."""
+    """Returns how many entries the file has, including dead ones."""
     [(count,)] = asked(path, "SELECT sum(entries)::BIGINT FROM segments")
     return int(count)
 
@@ -34,7 +34,7 @@ def test_what_is_replaced_is_cleaned_away(path: Path) -> None:
 
 
 def test_batches_larger_than_a_segment_leave_no_more_than_twice_what_lives(path: Path) -> None:
-    """Each begins three segments; with one cleaned a batch the file would grow without end."""
+    """Each batch begins three segments; if only one were cleaned in a batch, the file would grow without end."""
     keys = [("eu", number) for number in range(12)]
     held = []
     for order in range(12):
@@ -50,7 +50,7 @@ def test_batches_larger_than_a_segment_leave_no_more_than_twice_what_lives(path:
 
 
 def test_keys_that_are_written_again_and_again_do_not_fill_a_segment_first(path: Path) -> None:
-    """Each look-up of them would read all that they have been."""
+    """Otherwise each look-up of them would read all their former entries."""
     keys = [("eu", number) for number in range(4)]
     held = []
     with DuckDBUpsertState(path, LAYOUT, segment_entries=640) as state:
@@ -66,7 +66,7 @@ def test_keys_that_are_written_again_and_again_do_not_fill_a_segment_first(path:
 
 @pytest.mark.parametrize("tombstones", [True, False])
 def test_large_rows_that_come_and_go_among_small_ones_are_cleaned_away(path: Path, *, tombstones: bool) -> None:
-    """Few entries are dead, and nearly all of the bytes."""
+    """Few of the entries are dead, but nearly all of the bytes."""
     with DuckDBUpsertState(path, LAYOUT, segment_entries=1000, segment_bytes=10_000, tombstones=tombstones) as state:
         for order in range(40):
             large = (("eu", 0), order, 0, ("x" * 4000, 1.0) if order % 2 == 0 else None)
@@ -80,7 +80,7 @@ def test_large_rows_that_come_and_go_among_small_ones_are_cleaned_away(path: Pat
 
 
 def test_long_texts_go_with_their_rows(path: Path) -> None:
-    """Each takes a segment of its own, and no piece is left of what was replaced, cleared or cleaned away."""
+    """Each text takes a segment of its own, and no piece is left of one that was replaced, cleared or cleaned away."""
     with DuckDBUpsertState(path, LAYOUT, segment_entries=4, segment_bytes=3 * LONG, tombstones=False) as state:
         for order in range(9):
             put(state, f"t{order}", *((("eu", number), order, 0, (f"{order}" * 2000, 1.0)) for number in range(3)))
@@ -96,7 +96,7 @@ def test_long_texts_go_with_their_rows(path: Path) -> None:
 
 
 def _long_cells(state: DuckDBUpsertState) -> dict[str, int]:
-    """How many pieces there are, by table of a segment."""
+    """Returns the number of pieces in each segment's table of them."""
     state.close()
     names = "SELECT table_name FROM duckdb_tables() WHERE regexp_matches(table_name, '^long_[0-9]+$')"
     tables = [name for (name,) in asked(state.path, names)]

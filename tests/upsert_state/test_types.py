@@ -17,7 +17,7 @@ from backfill_state.upsert.sizes import value_sizes
 
 
 def bits(values: list[int], width: str, arrow: Any) -> pa.Array[Any]:
-    """An array of values that no Python value stands for."""
+    """Makes an array from bits, for values that no Python value stands for."""
     return pa.concat_arrays([pa.array(np.array(values, width)).view(arrow), pa.nulls(1, arrow)])
 
 
@@ -70,7 +70,7 @@ def as_stored(array: pa.Array[Any]) -> Any:
 
 
 def plain(array: pa.Array[Any]) -> str:
-    """The array's values as text, in which NaN equals itself and -0.0 does not equal 0.0."""
+    """Returns the array's values as text, in which NaN equals itself and -0.0 does not equal 0.0."""
     return str(as_stored(array).to_pylist())
 
 
@@ -144,7 +144,7 @@ def test_a_type_that_cannot_be_held_is_refused_by_column() -> None:
 
 
 class Unregistered(pa.ExtensionType):
-    """What Arrow reads back as its storage."""
+    """An extension type that Arrow reads back as its storage."""
 
     def __init__(self) -> None:
         super().__init__(pa.int64(), "unregistered")

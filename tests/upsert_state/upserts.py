@@ -11,7 +11,7 @@ import pyarrow as pa
 from backfill_state.upsert import DuckDBUpsertState, Found, PutStats, Updates, UpsertLayout, UpsertState
 
 Cells: TypeAlias = tuple[Any, ...]
-"""Of a key or of a row with whatever types the layout has."""
+"""The cells of a key or of a row, of the layout's types."""
 
 Update: TypeAlias = tuple[Cells, int, int, Cells | None]
 """Key, order key, its tie-break, and the row; None deletes."""
@@ -53,13 +53,13 @@ def updates(*given: Update, layout: UpsertLayout = LAYOUT) -> Updates:
 
 
 def put(state: UpsertState, token: str, *given: Update) -> PutStats:
-    """One call, in a batch of its own."""
+    """Makes one call, in a batch of its own."""
     with state.batch(token):
         return state.multi_put(updates(*given, layout=state.layout))
 
 
 def fill(path: Path) -> None:
-    """A file with one row."""
+    """Makes a file with one row."""
     with DuckDBUpsertState(path, LAYOUT) as state:
         put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))
 
@@ -69,7 +69,7 @@ def diffs_of(*diffs: int) -> pa.ChunkedArray[Any]:
 
 
 def entries(state: UpsertState, *keys: Cells) -> list[tuple[Any, ...]]:
-    """`(order key, tie, present, size, row)` of each key."""
+    """Returns `(order key, tie, present, size, row)` of each key."""
     return entries_of(state.multi_get(keys_of(list(keys), state.layout)))
 
 
@@ -80,11 +80,11 @@ def entries_of(found: Found) -> list[tuple[Any, ...]]:
 
 
 def rows_at(state: UpsertState, *keys: Cells) -> list[Cells]:
-    """The row of each key; nulls alone where there is none."""
+    """Returns the row of each key, with nulls alone where there is none."""
     return [entry[-1] for entry in entries(state, *keys)]
 
 
 def asked(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """What the file itself says, while no state has it open."""
+    """Queries the file itself, while no state has it open."""
     with duckdb.connect(str(path), read_only=True) as plain:
         return plain.execute(query).fetchall()

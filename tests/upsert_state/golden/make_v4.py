@@ -49,6 +49,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         made = Path(place) / "upsert.duckdb"
         make(made)
-        # A file has blocks of 256 kB, hardly anything of which is used.
+        # The file has blocks of 256 kB that are nearly empty.
         (directory / "upsert-v4.duckdb.gz").write_bytes(gzip.compress(made.read_bytes(), mtime=0))
         (directory / "upsert-schema-v4.sql").write_text(schema_of(made))
