@@ -14,7 +14,7 @@ README: Final = PAGES[ROOT / "README.md"]
 
 
 def chapter(heading: str) -> str:
-    """The text under this heading, which one page has, up to the next one; before the first, under the page's title."""
+    """Returns the text under this heading, or page title, up to the next heading; exactly one page has it."""
     chapters = [part for page in PAGES.values() for part in re.split(r"^## ", page, flags=re.MULTILINE)]
     (text,) = [part for part in chapters if part.removeprefix("# ").startswith(heading + "\n")]
     return text

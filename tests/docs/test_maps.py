@@ -42,7 +42,7 @@ import backfill_state
 import backfill_state.upsert
 
 LINE = re.compile(r"^(?:    backfill\.)?(\w+(?:, \w+)*)(?: {2,}\S.*)?$", re.MULTILINE)
-"""Names with commas between them, then at least two blanks and what they are for, if that needs a word."""
+"""Names with commas between them, then, unless the names say it, at least two blanks and what they are for."""
 
 
 DELTA, POSTGRES = backfill.upstream.delta, backfill.upstream.postgres
@@ -64,7 +64,7 @@ PACKAGES = [
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = ["benchmarks", "integration/crash", "integration/demo", "integration/pictures", "integration/servers"]
-"""Those around the connector. Read, not imported: Spark and servers are no matter of these tests."""
+"""The packages around the connector. They are read, not imported, so that these tests need no Spark or server."""
 
 FILE = re.compile(r"^([\w.]+?)(?:\.py|/) {2,}\S", re.MULTILINE)
 """`module.py` or `folder/`, then at least two blanks and what it is for."""
@@ -105,7 +105,7 @@ def files(module: Path) -> list[Path]:
 
 
 def imported_by(file: Path, package: str) -> list[str]:
-    """The modules of the package, by the name that comes after its own, that a file imports anywhere in it."""
+    """Returns the modules of `package` that a file imports anywhere, each by its name within the package."""
     found = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
     paths = chain.from_iterable(
         [f"{node.module}.{item.name}" if isinstance(node, ast.ImportFrom) else item.name for item in node.names]

@@ -1,4 +1,4 @@
-"""What the documentation says of options, columns and errors is what the code says; and its links lead somewhere."""
+"""The documentation agrees with the code on options, columns and errors, and its links lead somewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever checks their own types gets ours: what the pages show of Python passes, seen from outside."""
+"""A program that is type-checked gets our types: the Python examples of the pages pass mypy, as seen from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ spark: SparkSession
 query: StreamingQuery
 orders: DataFrame
 """
-"""What the examples take from the reader's program."""
+"""What the examples assume the reader's program to have."""
 
 
 def test_the_examples_of_the_documentation_are_right_by_our_types(tmp_path: Path) -> None:
@@ -29,14 +29,14 @@ def test_the_examples_of_the_documentation_are_right_by_our_types(tmp_path: Path
     program.write_text(ASSUMED + "\n".join(examples()))
     # No configuration: ours tells mypy where the sources are. An example may use a name for one thing after another.
     options = ["--config-file=", "--check-untyped-defs", "--allow-redefinition", "--warn-unreachable"]
-    options += ["--cache-dir", str(KEPT / "mypy")]  # what it knows of PySpark takes most of the time
+    options += ["--cache-dir", str(KEPT / "mypy")]  # PySpark's types, kept here, take most of the time
     mypy = [sys.executable, "-m", "mypy", *options, program.name]
     checked = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def examples() -> list[str]:
-    """Each as a function of its own, named for its page."""
+    """Returns the examples of all pages, each as a function of its own, named for its page."""
     found = [
         (re.sub(r"\W", "_", page.stem), text)
         for page, content in PAGES.items()

@@ -1,4 +1,4 @@
-"""What is stored as JSON is read to the last value in every released version, and written to the letter in today's."""
+"""Stored JSON of every released version is read to the last value, and written again to the letter."""
 
 from __future__ import annotations
 

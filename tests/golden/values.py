@@ -1,4 +1,4 @@
-"""What the files stand for."""
+"""The values that the golden files stand for."""
 
 from __future__ import annotations
 
