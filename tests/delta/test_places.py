@@ -153,6 +153,7 @@ def test_a_copy_of_the_table_as_it_is_goes_on(run: DeltaRun, tmp_path: Path, *, 
     copy.rename(run.table)
     DeltaTable(run.table).update(updates={"v": "'z'"}, predicate="a = 2")
     run.catch_up()
+    assert run.version == 2
 
 
 def test_a_version_that_the_log_no_longer_has_is_taken_for_the_same(run: DeltaRun) -> None:

@@ -31,10 +31,12 @@ time.sleep(1000)
 def another(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Starts another process that claims the folder, and requires that it succeeds."""
     with subprocess.Popen([sys.executable, "-c", OTHER, str(folder)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "has it\n"
-        yield process
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "has it\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture

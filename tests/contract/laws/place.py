@@ -16,7 +16,9 @@ from tests.contract.laws.moves import STREAM, begun, commits, fill, followed, no
 
 class PlaceLaws:
     def test_a_stream_has_one_bookmark_and_two_streams_have_two(self, laboratory: Laboratory) -> None:
-        assert laboratory.open().bookmark(STREAM) == laboratory.open().bookmark(STREAM)
+        bookmark = laboratory.open().bookmark(STREAM)
+        assert laboratory.open().bookmark(STREAM) == bookmark
+        assert laboratory.open().bookmark("other001") != bookmark
 
     def test_a_place_is_that_of_the_stream_it_is_named_after(self, laboratory: Laboratory) -> None:
         upstream = laboratory.open()
