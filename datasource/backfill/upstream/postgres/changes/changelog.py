@@ -71,7 +71,7 @@ class ChangeLog:
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
         self.kept = KeptChanges()
         self._reported: set[str] = set()
-        self._untold = Untold(table.description, begun.known_parts)
+        self._untold = Untold(table.description, begun.known_partitions)
         self._published: Published | None = None
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes are known to be lost, because the slot no longer has them."""
@@ -214,9 +214,8 @@ class ChangeLog:
 
     def _make_place_again(self, session: Session) -> None:
         """Makes what is missing of the place; from now on the publication is right as it is."""
-        self.place.make(self._connector, session, self._table)
+        self._published, _ = self.place.make(self._connector, session, self._table)
         self.place = self.place.accepting_publication(session, self._table)
-        self._published = self.place.require_published(session, self._table)
 
     def _passes(self, check: Callable[[], object]) -> bool:
         """Whether the check finds nothing lost; raises its error, unless the stream is to go on without what is."""

@@ -96,7 +96,7 @@ class Begun:
         )
 
     @property
-    def known_parts(self) -> tuple[int, ...]:
+    def known_partitions(self) -> tuple[int, ...]:
         return tuple(map(int, self.partitions.split()))
 
     def require_same_filter(self, table: Table) -> None:
