@@ -21,7 +21,7 @@ from pyarrow import ipc
 
 from backfill import handoff
 from backfill.handoff import SnapshotPart
-from backfill.offset import Nothing
+from backfill.offset import InitialOffset
 from backfill.opening import open_stream
 from backfill.options import parse
 from backfill.staging import Staging
@@ -48,8 +48,8 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     }
     stream = open_stream(parse(options, streaming=True))
     try:
-        end = stream.latest_offset(Nothing(), None)
-        (part,) = stream.parts(Nothing(), end)
+        end = stream.latest_offset(InitialOffset(), None)
+        (part,) = stream.parts(InitialOffset(), end)
         if not isinstance(part, SnapshotPart):
             raise TypeError(f"not a part of a snapshot: {part!r}")
         results = take_turns(

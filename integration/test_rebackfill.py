@@ -15,7 +15,7 @@ from backfill.adapters import open_upstream
 from backfill.errors import KeyTextError
 from backfill.options import parse
 from backfill.plan import Measure
-from backfill.staging.manifest import Later, Manifest
+from backfill.staging.manifest import Manifest, ReadLater
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.vnode import KeyRange
 from integration.database import Database
@@ -98,7 +98,7 @@ class Person:
     def ahead(self) -> bool:
         """Whether some keys have been read at a later state than the barrier's, in the first backfill."""
         manifest = self._manifest()
-        later = manifest is not None and any(isinstance(item.reading, Later) for item in manifest.splits)
+        later = manifest is not None and any(isinstance(item.reading, ReadLater) for item in manifest.splits)
         return later or bool(self.run.barrier().ahead)
 
     def _manifest(self) -> Manifest | None:

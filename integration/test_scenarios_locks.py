@@ -172,7 +172,7 @@ def test_a_wait_that_no_transaction_is_the_cause_of_is_not_said_to_be_for_one(
     with (
         caplog.at_level(logging.WARNING, "backfill"),
         connector.session() as session,
-        blockers.saying_what_blocks(connector, session, "publication p"),
+        blockers.logging_blockers(connector, session, "publication p"),
     ):
         own = f"whose process {session.info.backend_pid} is idle (ClientRead), or on the way to it"
         eventually(lambda: f"p: no open transaction is in the way; it takes long in the server, {own}" in caplog.text)
@@ -187,7 +187,7 @@ def test_what_a_role_may_not_see_of_its_own_process_is_not_said(
     with (
         caplog.at_level(logging.WARNING, "backfill"),
         connector.session() as session,
-        blockers.saying_what_blocks(connector, session, "publication p"),
+        blockers.logging_blockers(connector, session, "publication p"),
     ):
         own = f"takes long in the server, whose process {session.info.backend_pid}, or on the way to it"
         eventually(lambda: own in caplog.text)

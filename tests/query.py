@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 from backfill.handoff import Part
-from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
+from backfill.offset import Barrier, InitialOffset, Offset, from_text, to_text
 from backfill.stream import Stream
 
 RowT = TypeVar("RowT")
@@ -35,7 +35,7 @@ class Query(ABC, Generic[RowT]):
         """Gives the batch to the sink, and notes it in Spark's commit log."""
 
     def offset(self, number: int) -> Offset:
-        return read(self.offsets[number - 1]) if number else Nothing()
+        return read(self.offsets[number - 1]) if number else InitialOffset()
 
     def ask(self, max_rows: int | None = None) -> str:
         """Returns the end of the next batch, as Spark asks for it before it logs anything."""

@@ -19,9 +19,9 @@ from typing import Final
 from backfill.command.display import Window, drawn
 from backfill.command.dropping import WHERE_LOST, drop
 from backfill.command.examining import examined
+from backfill.command.pace import PaceMeter
 from backfill.command.requests import ask_again, ask_to_stop, require_batches
 from backfill.command.status import as_json, lag_of, status
-from backfill.command.watching import Watching
 from backfill.command.words import CONTROLS, read
 from backfill.control import Control
 from backfill.errors import BackfillError, OptionsError, StateError
@@ -34,7 +34,7 @@ from backfill_state import StateStoreError
 WATCH_INTERVAL: Final = 1.0
 
 
-class UnsaidError(Exception):
+class OutputError(Exception):
     """The output of a command cannot be written, because of `error`."""
 
     def __init__(self, error: OSError) -> None:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exit_status = _RUN[given.command](given)
     except KeyboardInterrupt:
         return 0 if is_endless else 130
-    except UnsaidError as unsaid:
+    except OutputError as unsaid:
         if isinstance(unsaid.error, BrokenPipeError):
             return 0 if is_endless else 141
         print(f"backfill: what there is to say cannot be written: {unsaid.error}", file=sys.stderr)  # noqa: T201
@@ -87,7 +87,7 @@ def _tell(given: argparse.Namespace) -> None:
         if control.holds_up_more(before):
             require_batches(folder)
         keep_control(folder, control)
-    _say(f"from the next batch on: {control.told() or 'the snapshot is read without a limit of its own'}")
+    _say(f"from the next batch on: {control.summary() or 'the snapshot is read without a limit of its own'}")
 
 
 def _changed(control: Control, given: argparse.Namespace) -> Control:
@@ -139,7 +139,7 @@ def _folder_of(given: argparse.Namespace) -> Path:
 
 
 def _status(given: argparse.Namespace) -> None:
-    watching = Watching()
+    watching = PaceMeter()
     live = given.watch and not given.json and sys.stdout.isatty()
     while True:
         now = status(Path(given.state_dir))
@@ -166,7 +166,7 @@ def _say(text: str) -> None:
         print(text, flush=True)  # noqa: T201 - a command-line tool
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python writes what is left, and fails.
-        raise UnsaidError(error) from error
+        raise OutputError(error) from error
 
 
 def _drop(given: argparse.Namespace) -> None:

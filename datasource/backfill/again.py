@@ -33,7 +33,7 @@ def _with_reopened(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | N
     return Again(again.request, settled(again.progress.reopened(lost)))
 
 
-class InTurn:
+class RequestQueue:
     """Takes up what a stream was asked for, one request after the other.
 
     It remembers what it has logged about requests that it passes over, because it meets them at each call until the
@@ -57,7 +57,7 @@ class InTurn:
             self._pass_over(begin.stream, control)
             return None
         again = _with_reopened(begin.again, lost)
-        waiting = control.waiting(begin.stream, _request_of(again))
+        waiting = control.pending(begin.stream, _request_of(again))
         if waiting.stop is not None:
             done = Finished(0, 0) if again is None else again.progress
             again = Again(waiting.stop.id, Finished(done.vnode_count, done.row_count))
@@ -69,9 +69,9 @@ class InTurn:
             again = self._begun(request)
         return again
 
-    def waits(self, stream: str, again: Again | None, control: Control) -> bool:
+    def has_pending(self, stream: str, again: Again | None, control: Control) -> bool:
         """Whether requests wait for their turn, where `again` is what was taken up last."""
-        return not self.why_never and bool(control.waiting(stream, _request_of(again)))
+        return not self.why_never and bool(control.pending(stream, _request_of(again)))
 
     def _begun(self, request: ReadAgain) -> Again:
         if request.id not in self._refused:
@@ -90,7 +90,7 @@ class InTurn:
         return self._upstream.range_of(request.first, request.last)
 
     def _pass_over(self, stream: str, control: Control) -> None:
-        if control.waiting(stream, None) and not self._said_never:
+        if control.pending(stream, None) and not self._said_never:
             self._said_never = True
             logger.warning("requests to read rows again are passed over: %s", self.why_never)
 

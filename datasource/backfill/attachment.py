@@ -113,7 +113,7 @@ class Attachment:
             return planned.has_manifest or planned.order_matters
         if self._options.only_snapshot:
             return False  # It was the only batch.
-        if committed.again is not None and control.waiting(committed.stream, committed.again.request).stop is not None:
+        if committed.again is not None and control.pending(committed.stream, committed.again.request).stop is not None:
             return replace(committed, again=None).order_matters
         found = self._manifest_of(committed)
         missed = found is not None and any(item.reading != AsPlanned() for item in found.splits)

@@ -18,7 +18,7 @@ from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.staging.batch_files import BatchFiles
-from backfill.staging.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
+from backfill.staging.manifest import AsPlanned, GivenUp, Manifest, PlannedSplit, ReadLater
 from backfill.upstream import Pin, Upstream
 from backfill.upstream.added import NOTHING_ADDED, Added
 
@@ -100,7 +100,7 @@ class Chunks:
         """Whether this pin is the one at which to read a split that was not given up."""
         if pin is None:
             return False
-        if isinstance(planned.reading, Later):
+        if isinstance(planned.reading, ReadLater):
             return pin.epoch.position == planned.reading.position
         return pin.epoch == self.end.epoch
 

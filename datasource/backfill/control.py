@@ -59,7 +59,7 @@ Request: TypeAlias = ReadAgain | Stop
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingRequests:
     """What a stream was asked for and has not taken up: the last stop, if there is one, and what was asked after it."""
 
     stop: Stop | None = None
@@ -106,17 +106,17 @@ class Control:
     def throttled(self, max_rows: int | None) -> Control:
         return replace(self, max_rows=max_rows)
 
-    def waiting(self, stream: str, taken_up: str | None) -> Waiting:
+    def pending(self, stream: str, taken_up: str | None) -> PendingRequests:
         """The stream's requests that came after `taken_up`. If a stop is among them, `taken_up` itself ends as well."""
         found = [request for request in self.requests if request.stream == stream]
         at = next((at for at, request in enumerate(found) if request.id == taken_up), -1)
-        waiting = Waiting()
+        waiting = PendingRequests()
         for request in found[at + 1 :]:
             match request:
                 case Stop():
-                    waiting = Waiting(request)
+                    waiting = PendingRequests(request)
                 case ReadAgain():
-                    waiting = Waiting(waiting.stop, (*waiting.to_read, request))
+                    waiting = PendingRequests(waiting.stop, (*waiting.to_read, request))
         return waiting
 
     def asked(self, request: Request, taken_up: str | None) -> Control:
@@ -127,7 +127,7 @@ class Control:
         at = next((at for at, item in enumerate(kept) if item.id == taken_up), 0)
         return replace(self, requests=(*kept[at:], request))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What the stream was told, in a few words for people; empty where there is nothing to tell."""
         limit = "" if self.max_rows is None else f"throttled to {self.max_rows} rows a batch"
         return ", ".join(filter(None, ("paused" if self.paused else "", limit)))
@@ -135,7 +135,7 @@ class Control:
     def figures(self) -> dict[str, int | str]:
         """The same for programs: the words of `told`, and how many snapshot rows a batch may read, if limited."""
         limit = 0 if self.holds else self.max_rows
-        return {} if limit is None else {"control": self.told(), "control_rows": limit}
+        return {} if limit is None else {"control": self.summary(), "control_rows": limit}
 
     def to_text(self) -> str:
         value: dict[str, Any] = {"version": 1, "paused": self.paused, "max_rows": self.max_rows}

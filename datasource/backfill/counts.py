@@ -88,7 +88,7 @@ class Tally:
         self.held_back += changes - passed_on
 
 
-class Counting:
+class ChangeCounter:
     """The counts of one stream while it runs; `keep` stores them for other processes, and for the stream's next one to
     `read`.
 

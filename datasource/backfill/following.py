@@ -27,8 +27,8 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage
+from backfill.whole_rows.completing import BYTES_AT_ONCE, ROWS_AT_ONCE
 from backfill.whole_rows.last_rows import LastRows, Logged, Marked
-from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class InitialOffset:
     """The offset before the first batch. It is always the same, as Spark asks for it again and again."""
 
 
@@ -87,7 +87,7 @@ class Barrier:
     progress: Progress
     ahead: tuple[Ahead, ...] = ()
     resumed_from: Barrier | None = None
-    """Where the batch really begins when a new checkpoint goes on from a state directory: not at `Nothing`."""
+    """Where the batch really begins when a new checkpoint goes on from a state directory: not at `InitialOffset`."""
 
     again: Again | None = None
 
@@ -119,13 +119,13 @@ class Barrier:
         return isinstance(self.progress, Frontier) or self.took_again
 
 
-Offset: TypeAlias = Nothing | Barrier
+Offset: TypeAlias = InitialOffset | Barrier
 
 
 def to_json(offset: Offset) -> Json:
     """The offset as a dict, of which `json.dumps` makes the canonical text; the text gives an equal dict back."""
     match offset:
-        case Nothing():
+        case InitialOffset():
             return {"version": 1}
         case Barrier():
             return _barrier_to_json(offset)
@@ -143,7 +143,7 @@ def from_json(value: object) -> Offset:
     if version > VERSION:
         raise OffsetError(f"an offset {too_new(version, VERSION)}")
     try:
-        offset = Nothing() if "epoch" not in value else _barrier_from_json(value)
+        offset = InitialOffset() if "epoch" not in value else _barrier_from_json(value)
         stored.require_canonical(to_json(offset), value)
     except stored.UNREADABLE as error:
         raise _damaged(error) from error

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from backfill.adapters import open_upstream
-from backfill.counts import Counting
+from backfill.counts import ChangeCounter
 from backfill.durable import make_folder
 from backfill.errors import StateError
 from backfill.options import LastRowsOptions, Options
@@ -17,8 +17,8 @@ from backfill.state_dir import control_file, counts_file
 from backfill.state_dir.files import LAST_ROWS_FILE, open_store
 from backfill.state_dir.record import Record
 from backfill.stream import Stream
+from backfill.whole_rows.completing import Rules
 from backfill.whole_rows.last_rows import LastRows
-from backfill.whole_rows.telling import Rules
 from backfill.wording import unusable
 from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState
 
@@ -49,5 +49,5 @@ def open_stream(options: Options) -> Stream:
         options.stream,
         open_last_rows=None if last_rows is None else partial(open_last_rows, folder / LAST_ROWS_FILE, last_rows),
         read_control=partial(control_file.read_control, folder),
-        counting=Counting(partial(counts_file.read_counts, folder), partial(counts_file.keep_counts, folder)),
+        counting=ChangeCounter(partial(counts_file.read_counts, folder), partial(counts_file.keep_counts, folder)),
     )

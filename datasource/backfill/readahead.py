@@ -19,7 +19,7 @@ def read_ahead(items: Generator[T, None, None], depth: int = 2) -> Iterator[T]:
 
     A consumer that stops early is not kept waiting: the thread closes `items` once it has made the item it is at.
     """
-    line = _Line[T](depth)
+    line = _Queue[T](depth)
     threading.Thread(target=line.make, args=[items], name="backfill-readahead", daemon=True).start()
     try:
         yield from line
@@ -37,7 +37,7 @@ class _Ended:
     error: BaseException | None
 
 
-class _Line(Generic[T]):
+class _Queue(Generic[T]):
     """What has been made and not been taken yet."""
 
     def __init__(self, depth: int) -> None:

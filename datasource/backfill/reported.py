@@ -16,7 +16,7 @@ CELLS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class SourceReport:
     """What the source of one table reported last; None for what it left out.
 
     It reports when it has planned where a batch ends. The figures take that batch as already read, except for the
@@ -52,7 +52,7 @@ class Reported:
     state_memory_bytes: int | None = None
 
     @classmethod
-    def of(cls, latest_offset: str | None) -> Reported | None:
+    def of(cls, latest_offset: str | None) -> SourceReport | None:
         """Reads the text that Spark gives as a source's latest offset; None where it is of another kind of source."""
         try:
             found = json.loads(latest_offset or "null")
@@ -70,7 +70,7 @@ class Reported:
         return self.vnodes_completed, self.vnodes
 
 
-def told_apart(sources: Iterable[Reported]) -> list[Reported]:
+def distinctly_named(sources: Iterable[SourceReport]) -> list[SourceReport]:
     """The same, with a number where a table's name comes again: the second `"public"."t"` is `"public"."t"#2`.
 
     Tables of several databases may have one name, and a query may load one table twice.
@@ -95,7 +95,7 @@ class StreamProgress:
     batch: int | None
     """The last batch that has ended; None before the first."""
 
-    reported: Reported | None
+    reported: SourceReport | None
     """What the source reported when that batch was planned; where it was run again after a restart, what it reported of
     an earlier one. None until the first batch that this query planned has ended.
     """
@@ -154,7 +154,7 @@ class StreamProgress:
             yield f"last rows of {of.state_rows:,} keys, file {size(of.state_file_bytes or 0)}"
 
 
-def _facts(of: Reported) -> str:
+def _facts(of: SourceReport) -> str:
     told = f" ({of.control})" if of.control else ""
     left = "" if not of.snapshot_rows_left else f", about {of.snapshot_rows_left:,} to go"
     again = "" if of.again_rows is None else f", {of.again_rows:,} rows read again"

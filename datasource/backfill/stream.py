@@ -14,16 +14,16 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from backfill.advance import UNLIMITED, advance, grown, limits
-from backfill.again import InTurn
+from backfill.again import RequestQueue
 from backfill.attachment import Attachment
 from backfill.chunks import Chunks, planned_manifest
 from backfill.control import Control
-from backfill.counts import Counting
+from backfill.counts import ChangeCounter
 from backfill.epoch import Epoch
 from backfill.errors import SnapshotGoneError
 from backfill.following import Following
 from backfill.handoff import Part, SnapshotPart
-from backfill.offset import Ahead, Barrier, Nothing, Offset
+from backfill.offset import Ahead, Barrier, InitialOffset, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import pieces
 from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, settled
@@ -81,14 +81,14 @@ class Stream:
         open_last_rows: Callable[[RowFormat], LastRows] | None = None,
         watch: Watch = in_background,
         read_control: ReadControl = Control,
-        counting: Counting | None = None,
+        counting: ChangeCounter | None = None,
     ) -> None:
         self._upstream = upstream
         self._attachment = Attachment(upstream, record, staging, options, self._require_last_rows)
         self._options = options
         self._release = Release(upstream, watch)
-        self._in_turn = InTurn(upstream, options)
-        self._counting = counting or Counting()
+        self._requests = RequestQueue(upstream, options)
+        self._counting = counting or ChangeCounter()
         self._open_last_rows = open_last_rows
         self._last_rows: LastRows | None = None
         self._read_control = read_control
@@ -116,7 +116,7 @@ class Stream:
         table, stands = {"table": self._upstream.identity().table}, self._stands
         if stands is None:
             return {**table, "phase": "starting", **self._control.figures()}
-        waits = self._in_turn.waits(stands.named.stream, stands.again, self._control)
+        waits = self._requests.has_pending(stands.named.stream, stands.again, self._control)
         follows = phase(stands.progress, stands.again) == "changes" and not waits
         told = {} if follows else self._control.figures()
         lag = self._lag(stands.epoch).figures()
@@ -138,8 +138,8 @@ class Stream:
     # -- from an offset to the next --------------------------------------------------------------------------------
 
     def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
-        """Where the batch after `start` ends; `start` itself where nothing is to be read, but after `Nothing` always a
-        barrier. `max_rows` is None for no limit.
+        """Where the batch after `start` ends; `start` itself where nothing is to be read, but after `InitialOffset`
+        always a barrier. `max_rows` is None for no limit.
 
         `start` has been committed: Spark asks for the next batch only then. So progress is recorded and the upstream is
         acknowledged here. Where Spark did not log the answer, it asks again with the same `start`; then the earlier
@@ -158,7 +158,7 @@ class Stream:
         else:
             self._stands = stands = self._standing(named, begin)  # For the report, also where no batch follows.
             self._counting.begin(begin.stream, begin.epoch.timestamp)
-            if isinstance(start, Nothing):
+            if isinstance(start, InitialOffset):
                 self._counting.resume(begin.epoch.number)
             if self._is_over(stands.cursor, begin.epoch):
                 return self._nothing(start, begin)
@@ -174,7 +174,7 @@ class Stream:
             epoch=step.epoch,
             progress=stands.progress,
             ahead=ahead,
-            resumed_from=begin if isinstance(start, Nothing) else None,
+            resumed_from=begin if isinstance(start, InitialOffset) else None,
             again=stands.again,
         )
 
@@ -213,8 +213,8 @@ class Stream:
 
     def _standing(self, named: NamedStream, begin: Barrier) -> _Standing:
         """Where the stream is before the batch after `begin`, with what that batch is to take again."""
-        lost = () if self._in_turn.why_never else self._attachment.manifest(begin).given_up
-        again = self._in_turn.next_up(begin, lost, self._control)
+        lost = () if self._requests.why_never else self._attachment.manifest(begin).given_up
+        again = self._requests.next_up(begin, lost, self._control)
         answers = again is not None and again.frontier is None and again.request != begin.taken_up
         before, now = map(columns_of_last_rows, (begin.bookmark, named.bookmark))
         keeps_others = self._options.last_rows is not None and now != before
@@ -237,7 +237,7 @@ class Stream:
         if self._until is not None:
             # The query ends here, and nobody is left to record later what was put off.
             self._attachment.settle(begin, at_once=True)
-        if isinstance(start, Nothing):
+        if isinstance(start, InitialOffset):
             return replace(begin, resumed_from=begin)
         self._counting.complete(self._lag(begin.epoch).complete_until)
         return start
@@ -301,7 +301,7 @@ class Stream:
         """
         if not isinstance(end, Barrier):
             return ()  # Logged by an earlier version, in which a snapshot-only stream could be told to wait.
-        begin = end.resumed_from if isinstance(start, Nothing) else start
+        begin = end.resumed_from if isinstance(start, InitialOffset) else start
         self._attachment.attach(begin, end, self._control)
         if begin is not None and begin.epoch == end.epoch:
             return ()

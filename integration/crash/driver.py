@@ -25,7 +25,7 @@ import pyarrow as pa
 from backfill import handoff
 from backfill.errors import TransientError
 from backfill.handoff import Part
-from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
+from backfill.offset import Barrier, InitialOffset, Offset, from_text, to_text
 from backfill.opening import open_stream
 from backfill.options import parse
 from backfill.rows import RowFormat
@@ -109,7 +109,7 @@ class Checkpoint:
 
     def offset(self, number: int) -> Offset:
         """Where batch `number` ends."""
-        return from_text(self.offsets.text(number)) if number >= 0 else Nothing()
+        return from_text(self.offsets.text(number)) if number >= 0 else InitialOffset()
 
     def committed(self) -> Offset:
         return self.offset(self.commits.last())

@@ -83,7 +83,7 @@ STEPS: Final[Mapping[str, Step]] = {
 LAST_ROWS_STEPS: Final[Mapping[str, Step]] = {
     "last rows read": Step("backfill_state.upsert.chunks", "Chunks.look_up", "after"),
     "last rows being written": Step("backfill_state.upsert.chunks", "Chunks.write", "after"),
-    "last rows about to be committed": Step("backfill_state.upsert.duckdb_state", "write_standing", "after"),
+    "last rows about to be committed": Step("backfill_state.upsert.duckdb_state", "write_header", "after"),
     "last rows committed": Step("backfill.whole_rows.last_rows", "LastRows.changes", "after"),
 }
 """Further steps of `partitions` where the last row of every key is kept."""

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from backfill.offset import Barrier, Nothing, Offset
+from backfill.offset import Barrier, InitialOffset, Offset
 from backfill.upstream.postgres.position import Position, parse_lsn
 from integration.crash.sink import Row, Sink
 from integration.database import Database
@@ -62,7 +62,7 @@ def require_constant_sum(sink: Sink, offsets: Sequence[Offset], constant: int) -
     """
     fold = Fold(sink.key, supersedes=sink.supersedes)
     looked = 0
-    following = [*offsets[1:], Nothing()]
+    following = [*offsets[1:], InitialOffset()]
     for (number, rows), offset, after in zip(sink.batches(), offsets, following, strict=True):
         fold.apply(rows)
         assert isinstance(offset, Barrier)

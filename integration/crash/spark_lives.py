@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from backfill.offset import Barrier, Nothing, Offset, from_text
+from backfill.offset import Barrier, InitialOffset, Offset, from_text
 from integration.crash import oracle
 from integration.crash.cluster import cluster
 from integration.crash.killing import Plan, Strike, struck
@@ -191,7 +191,7 @@ class SparkLives:
     def offset(self, number: int) -> Offset:
         """Where batch `number` ends: the first source's line, after the version and Spark's own settings."""
         if number < 0:
-            return Nothing()
+            return InitialOffset()
         return from_text((self.checkpoint / "offsets" / str(number)).read_text().splitlines()[2])
 
     def last(self, log: str) -> int:

@@ -14,7 +14,7 @@ import duckdb
 
 from backfill_state.closing import Closable
 from backfill_state.duckdb_errors import explaining, reaching
-from backfill_state.duckdb_instance import Connected, Instances
+from backfill_state.duckdb_instance import ConnectedFile, Instances
 from backfill_state.migrations import Step, migrate
 
 
@@ -41,7 +41,7 @@ class StateFile(Closable):
         # Absolute, because DuckDB gives a meaning of its own to names such as `:memory:` and `md:state`.
         self.path: Final = Path(path).absolute()
         self._form = form
-        self._open: Connected | None = None
+        self._open: ConnectedFile | None = None
 
     def __str__(self) -> str:
         return f"the state file {self.path}"
@@ -74,7 +74,7 @@ class StateFile(Closable):
                 was_open.close()
 
 
-def _opened(path: Path, form: FileForm) -> Connected:
+def _opened(path: Path, form: FileForm) -> ConnectedFile:
     """A connection to the state file at `path`, in the newest format; the file is made if it is not there."""
     with explaining(path):
         with reaching(path):

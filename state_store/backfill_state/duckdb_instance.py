@@ -38,7 +38,7 @@ as long as its instance is there, which in a stream is hundreds of megabytes a d
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class ConnectedFile:
     """A connection whose tables are those of a file.
 
     `close` is called once. It rolls back what is not committed, and raises nothing of DuckDB's: what cannot be moved
@@ -52,7 +52,7 @@ class Connected:
 class Instances(Protocol):
     """Where connections come from."""
 
-    def connect(self, path: Path) -> Connected:
+    def connect(self, path: Path) -> ConnectedFile:
         """Makes an empty file where there is none. Connections of this process to one absolute path share the file.
 
         Raises DuckDB's errors.
@@ -65,14 +65,14 @@ class OwnInstances:
     def __init__(self, settings: Mapping[str, Setting]) -> None:
         self._settings: Final = {**_EVERY_FILE, **settings}
 
-    def connect(self, path: Path) -> Connected:
+    def connect(self, path: Path) -> ConnectedFile:
         connection = duckdb.connect(str(path), config=self._settings)
 
         def close() -> None:
             with suppress(duckdb.Error):
                 connection.close()
 
-        return Connected(connection, close)
+        return ConnectedFile(connection, close)
 
 
 class SharedInstance:
@@ -95,7 +95,7 @@ class SharedInstance:
         self._instance = None
         self._lock = threading.Lock()
 
-    def connect(self, path: Path) -> Connected:
+    def connect(self, path: Path) -> ConnectedFile:
         with self._lock:
             if self._instance is not None:
                 self._instance.detach_unused()
@@ -108,7 +108,7 @@ class SharedInstance:
             with self._lock:
                 instance.leave(path, connection)
 
-        return Connected(connection, close)
+        return ConnectedFile(connection, close)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from backfill.epoch import Epoch
-from backfill.offset import Ahead, Barrier, Nothing, Offset
+from backfill.offset import Ahead, Barrier, InitialOffset, Offset
 from backfill.plan import Split
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
-from backfill.staging.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
+from backfill.staging.manifest import AsPlanned, GivenUp, Manifest, PlannedSplit, ReadLater
 from backfill.vnode import Key, KeyRange
 
 counts = st.integers(0, 2**63 - 1)
@@ -74,10 +74,10 @@ def _barriers(bases: st.SearchStrategy[Barrier | None]) -> st.SearchStrategy[Bar
 
 
 barriers = _barriers(st.none() | _barriers(st.none()))
-offsets: st.SearchStrategy[Offset] = st.just(Nothing()) | barriers
+offsets: st.SearchStrategy[Offset] = st.just(InitialOffset()) | barriers
 
 splits = st.builds(Split, st.lists(ranges, min_size=1, max_size=3).map(tuple), counts)
-readings = st.just(AsPlanned()) | st.builds(Later, texts) | st.just(GivenUp())
+readings = st.just(AsPlanned()) | st.builds(ReadLater, texts) | st.just(GivenUp())
 manifests = st.builds(Manifest, st.lists(st.builds(PlannedSplit, splits, counts, readings), max_size=3).map(tuple))
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts

@@ -36,7 +36,7 @@ def test_who_waits_for_long_says_so_less_and_less_often(
     sessions: Any = Sessions()
     with (
         caplog.at_level(logging.WARNING, "backfill"),
-        blockers.asking_meanwhile(sessions, "changes", ask),
+        blockers.asking_in_background(sessions, "changes", ask),
     ):
         times = [asked.get(timeout=60) for _ in range(5)]
     rests = [later - earlier for earlier, later in pairwise(times)]

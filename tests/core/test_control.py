@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.control import Control, ReadAgain, Stop, Waiting
+from backfill.control import Control, PendingRequests, ReadAgain, Stop
 from backfill.errors import StateError
 from backfill.state_dir.control_file import FILE, LOCK, changing, keep_control, read_control
 
@@ -47,9 +47,9 @@ def test_resuming_always_goes_on_and_keeps_a_limit_that_lets_it(control: Control
 
 
 def test_what_it_was_told_is_told_whole() -> None:
-    assert Control(paused=True, max_rows=3).told() == "paused, throttled to 3 rows a batch"
-    assert Control(max_rows=0).told() == "throttled to 0 rows a batch"
-    assert (Control(paused=True).told(), Control().told()) == ("paused", "")
+    assert Control(paused=True, max_rows=3).summary() == "paused, throttled to 3 rows a batch"
+    assert Control(max_rows=0).summary() == "throttled to 0 rows a batch"
+    assert (Control(paused=True).summary(), Control().summary()) == ("paused", "")
 
 
 @given(controls)
@@ -71,11 +71,11 @@ def test_requests_wait_in_their_order_until_they_are_taken_up() -> None:
     control = Control().asked(one, None).asked(two, None).asked(ReadAgain("x", "s2"), None)
     assert control.requests == (ReadAgain("x", "s2"),), "those of a stream that is no more are forgotten"
     control = Control().asked(one, None).asked(two, None).asked(three, "a")
-    assert control.waiting("s1", None) == Waiting(None, (one, two, three))
-    assert control.waiting("s1", "b") == Waiting(None, (three,))
-    assert not control.waiting("s1", "c")
-    assert control.waiting("s1", "of a file that was lost") == Waiting(None, (one, two, three))
-    assert not control.waiting("s2", None)
+    assert control.pending("s1", None) == PendingRequests(None, (one, two, three))
+    assert control.pending("s1", "b") == PendingRequests(None, (three,))
+    assert not control.pending("s1", "c")
+    assert control.pending("s1", "of a file that was lost") == PendingRequests(None, (one, two, three))
+    assert not control.pending("s2", None)
     four = ReadAgain("d", "s1")
     assert control.asked(four, "b").requests == (two, three, four), "what is done is forgotten, save the last"
 
@@ -84,8 +84,8 @@ def test_a_stop_ends_all_that_came_before_it() -> None:
     one, two = ReadAgain("a", "s1"), ReadAgain("b", "s1", ("1",), ("2",))
     former, stop = Stop("w", "s1"), Stop("x", "s1")
     control = Control(requests=(former, one, stop, two))
-    assert control.waiting("s1", None) == control.waiting("s1", "a") == Waiting(stop, (two,))
-    assert control.waiting("s1", "x") == Waiting(None, (two,))
+    assert control.pending("s1", None) == control.pending("s1", "a") == PendingRequests(stop, (two,))
+    assert control.pending("s1", "x") == PendingRequests(None, (two,))
 
 
 @given(controls)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.counts import Counting, Counts, Tally
+from backfill.counts import ChangeCounter, Counts, Tally
 from backfill.state_dir.counts_file import keep_counts, read_counts
 
 
@@ -15,7 +15,7 @@ def test_counts_that_cannot_be_kept_are_said_once_until_they_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "stateDir"
-    counting = Counting(keep=partial(keep_counts, folder))
+    counting = ChangeCounter(keep=partial(keep_counts, folder))
     counting.begin("1f0c9a77", 1)
     for said in (1, 2):
         for epoch in (3 * said, 3 * said + 1):
@@ -33,7 +33,7 @@ def test_counts_that_cannot_be_kept_are_said_once_until_they_are(
 def test_the_moment_of_a_clock_that_was_set_back_is_noted() -> None:
     """Otherwise the stream would never be told to be behind until the clock is as late again."""
     kept: list[Counts] = []
-    counting = Counting(keep=kept.append)
+    counting = ChangeCounter(keep=kept.append)
     counting.begin("1f0c9a77", 1)
     for moment in (9_000_000, 9_500_000, 5_000_000):
         counting.complete(moment)

@@ -16,10 +16,10 @@ from backfill.arrow.sameness import same
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
 from backfill.mark import mark
 from backfill.whole_rows.events import Portion, events_of, places
-from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
+from backfill.whole_rows.images import Images, KnownRows, Lost, TooLarge, images
 from backfill.whole_rows.late import NO_ORDER, timely
 from backfill.whole_rows.lookup import FEW, looked_up
-from tests.core.told import (
+from tests.core.whole_rows_reference import (
     COLUMNS,
     KEY,
     KEYS,
@@ -27,9 +27,9 @@ from tests.core.told import (
     SMALL,
     VALUES,
     Change,
+    Emitted,
     Key,
     Row,
-    Told,
     among,
     batch_of,
     everywhere,
@@ -55,7 +55,7 @@ class Copy:
 
 def found_of(
     changes: list[Change], sink: Copy, emitted: set[Key], later: dict[Key, Row], *, skips_equal: bool
-) -> tuple[list[Told], bool]:
+) -> tuple[list[Emitted], bool]:
     """Returns what is told, and whether rows had to be looked up; `later` is the table that they are looked up in."""
     batch = batch_of(changes)
 
@@ -76,7 +76,7 @@ def found_of(
             break
         assert isinstance(result, Lost)
         replaced = looked_up(portion, result, look_up, shows_the_rest=True, most_bytes=sys.maxsize)
-        assert not isinstance(replaced, TooMuch)
+        assert not isinstance(replaced, TooLarge)
         batch, found = replaced
     after = result.after
     for key, present, row in zip(keys, after.present.tolist(), after.rows.to_pylist(), strict=True):
@@ -90,11 +90,11 @@ def found_of(
     return [(line["change_type"], key_of(line["row"]), row_of(line["row"])) for line in lines], bool(looked_up_now)
 
 
-def known(keys: list[Key], sink: Copy) -> Known:
+def known(keys: list[Key], sink: Copy) -> KnownRows:
     there = [struct(key, sink.rows.get(key, (None, None))) for key in keys]
     columns = [pa.array([row[name] for row in there], COLUMNS.field(name).type) for name in VALUES]
     present = np.array([key in sink.rows for key in keys], np.bool_)
-    return Known(present, pa.RecordBatch.from_arrays(columns, names=list(VALUES)))
+    return KnownRows(present, pa.RecordBatch.from_arrays(columns, names=list(VALUES)))
 
 
 @given(st.data(), st.booleans(), st.booleans())
@@ -178,7 +178,7 @@ def test_rows_are_looked_up_in_the_order_in_which_they_are_lost() -> None:
         return pa.RecordBatch.from_pylist([struct(key, (2, 2)) for key in asked], schema=COLUMNS)
 
     result = looked_up(portion, lost, look_up, shows_the_rest=True, most_bytes=0)
-    assert result == TooMuch(len(keys) + FEW)
+    assert result == TooLarge(len(keys) + FEW)
     assert asked == keys[: -FEW - 1 : -1]
 
 
@@ -192,7 +192,7 @@ def test_a_row_that_is_looked_up_is_an_update_and_one_that_is_gone_a_delete_with
     there = pa.RecordBatch.from_pylist([struct(keys[1], (2, 2))], schema=COLUMNS)
     lost = Lost(np.array([True, True, False, False]))
     result = looked_up(portion, lost, lambda _: there, shows_the_rest=True, most_bytes=sys.maxsize)
-    assert not isinstance(result, TooMuch)
+    assert not isinstance(result, TooLarge)
     made, kept = result
     added = [{**record(Change(DELETE, keys[0]))}, {**record(Change(UPDATE, keys[1], None, (2, 2)))}]
     expected = [{**line, "version": at, "commit_id": at} for at, line in enumerate(added, 2)]
@@ -262,7 +262,7 @@ def test_values_that_were_left_out_count_in_both_images_of_a_change(count: int, 
     portion, before = Portion.of(batch, found, KEY), known([key], Copy({key: (9, 1)}, set()))
     none = np.zeros(count, np.bool_)
     result = images(portion, before, columns=COLUMNS, skips_equal=False, most_bytes=most, severed=none)
-    assert isinstance(result, Images) if fitting is None else result == TooMuch(fitting)
+    assert isinstance(result, Images) if fitting is None else result == TooLarge(fitting)
 
 
 def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
@@ -282,7 +282,7 @@ def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
     found = mark(batch, key=("k",), forwarded=everywhere)
     portion = Portion.of(batch, found, ("k",))
     stored = pa.RecordBatch.from_pylist([{"y": "Y0", "z": "Z0"}])
-    before = Known(np.array([True]), stored)
+    before = KnownRows(np.array([True]), stored)
     severed = np.array([False, True, False, False])
     result = images(portion, before, columns=columns, skips_equal=False, most_bytes=sys.maxsize, severed=severed)
     assert isinstance(result, Lost)

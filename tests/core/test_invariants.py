@@ -37,7 +37,7 @@ SHARES: dict[Schedule, float] = {
 }
 """The kinds of schedules, each with its share of SCHEDULES."""
 
-LOST_CHUNKS = {"AsPlanned", "Later", "ahead"}
+LOST_CHUNKS = {"AsPlanned", "ReadLater", "ahead"}
 REACHED: dict[Schedule, set[str]] = {
     schedule.without_a_crash: {"AsPlanned"},
     schedule.with_crashes: LOST_CHUNKS,
@@ -47,7 +47,7 @@ REACHED: dict[Schedule, set[str]] = {
     schedule.with_new_checkpoints: LOST_CHUNKS | {"resumed"},
     schedule.of_changes_only: set(),
     schedule.taken_again: LOST_CHUNKS | {"GivenUp", "again", "resumed"},
-    schedule.of_a_snapshot_only: {"AsPlanned", "Later"},
+    schedule.of_a_snapshot_only: {"AsPlanned", "ReadLater"},
 }
 """What each test of `TOGETHER` schedules of a kind must meet: a case that none of them meets is not tested."""
 

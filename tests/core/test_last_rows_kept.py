@@ -22,20 +22,20 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upstream import TableSchema
 from backfill.upstream.added import NOTHING_ADDED
+from backfill.whole_rows.completing import Rules
 from backfill.whole_rows.last_rows import LastRows, Logged, Marked
 from backfill.whole_rows.lookup import FEW, LookUp
-from backfill.whole_rows.telling import Rules
 from backfill_state.upsert import DuckDBUpsertState, InMemoryUpsertState, UpsertLayout, UpsertState
-from tests.core.told import (
+from tests.core.whole_rows_reference import (
     COLUMNS,
     KEY,
     KEYS,
     LONG,
     SMALL,
     Change,
+    Emitted,
     Key,
     Row,
-    Told,
     among,
     apply,
     apply_in_order,
@@ -93,7 +93,7 @@ class Stream:
     def _changes(self, logged: Logged) -> Sequence[StagedChanges]:
         return self._last.changes(logged, self._staging, 1, NOTHING_ADDED)
 
-    def batch(self, pieces: Sequence[Sequence[Change]], looked_into: dict[Key, Row]) -> list[Told]:
+    def batch(self, pieces: Sequence[Sequence[Change]], looked_into: dict[Key, Row]) -> list[Emitted]:
         """Returns what is told of one batch, whose changes come in pieces."""
 
         def marked() -> Marked:

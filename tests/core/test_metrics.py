@@ -15,7 +15,7 @@ import pytest
 from backfill.metrics import listed
 from backfill.metrics.exposition import CONTENT_TYPE, Metric, Sample, exposition
 from backfill.metrics.server import LOOPBACK, MetricsServer
-from backfill.reported import Reported
+from backfill.reported import SourceReport
 
 ROWS = Metric("rows_total", "counter", "Rows,\nwith a \\ in it.")
 LAG = Metric("lag_seconds", "gauge", "Lag.")
@@ -36,7 +36,7 @@ def test_samples_of_a_metric_stand_together_below_its_description() -> None:
 
 
 def test_each_metric_of_a_source_is_named_for_a_figure_that_it_reports() -> None:
-    reported = {field.name: field.type for field in fields(Reported)}
+    reported = {field.name: field.type for field in fields(SourceReport)}
     assert all(reported[name].startswith("int") for name in listed.OF_SOURCE)
     metrics = [*listed.OF_SOURCE.values(), *listed.OF_TABLE.values(), *listed.OF_QUERY.values()]
     assert len({metric.name for metric in metrics}) == len(metrics)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backfill.epoch import Epoch
 from backfill.errors import OffsetError
-from backfill.offset import Barrier, Nothing, Offset, from_json, from_text, to_json, to_text
+from backfill.offset import Barrier, InitialOffset, Offset, from_json, from_text, to_json, to_text
 from backfill.progress import Completed, Finished, Frontier, InProgress
 from tests.core.strategies import damaged, json_values, keys, offsets
 from tests.golden.values import OFFSETS
@@ -143,8 +143,8 @@ def test_deeply_nested_nonsense_is_refused() -> None:
 
 
 def test_nothing_read_is_a_constant_of_a_few_bytes() -> None:
-    assert to_text(Nothing()) == '{"version":1}'
-    assert from_text('{"version": 1}') == Nothing()
+    assert to_text(InitialOffset()) == '{"version":1}'
+    assert from_text('{"version": 1}') == InitialOffset()
 
 
 def test_completed_vnodes_take_no_bounds_and_a_finished_backfill_takes_no_vnodes() -> None:

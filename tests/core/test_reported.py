@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from backfill.reported import Reported, StreamProgress, told_apart
+from backfill.reported import SourceReport, StreamProgress, distinctly_named
 
 SAID = {
     "table": '"public"."a<b"',
@@ -27,8 +27,8 @@ SAID = {
 }
 
 
-def said() -> Reported:
-    found = Reported.of(json.dumps({**SAID, "of a later release": 1}))
+def said() -> SourceReport:
+    found = SourceReport.of(json.dumps({**SAID, "of a later release": 1}))
     assert found is not None
     return found
 
@@ -49,7 +49,7 @@ def test_it_is_shown_as_text() -> None:
 
 
 def test_rows_that_are_read_again_are_shown_too() -> None:
-    found = Reported.of(json.dumps({"table": "t", "phase": "changes", "snapshot_rows": 8, "again_rows": 1234}))
+    found = SourceReport.of(json.dumps({"table": "t", "phase": "changes", "snapshot_rows": 8, "again_rows": 1234}))
     of = StreamProgress("q", True, 7, found)
     assert repr(of).splitlines()[1] == "phase changes, 8 rows read, 1,234 rows read again"
 
@@ -57,10 +57,10 @@ def test_rows_that_are_read_again_are_shown_too() -> None:
 def test_the_bar_is_of_what_is_read_again_while_it_is() -> None:
     first = {"table": "t", "snapshot_rows": 8, "vnodes": 4, "vnodes_completed": 4}
     again = {"again_rows": 3, "again_vnodes": 8, "again_vnodes_completed": 2}
-    under_way = StreamProgress("q", True, 7, Reported.of(json.dumps({**first, **again, "phase": "again"})))
+    under_way = StreamProgress("q", True, 7, SourceReport.of(json.dumps({**first, **again, "phase": "again"})))
     assert repr(under_way).splitlines()[2] == f"[{'█' * 10}{'·' * 30}] 2 of 8 vnodes, 25 %"
     assert '<progress value="2" max="8"></progress>' in under_way._repr_html_()
-    over = StreamProgress("q", True, 8, Reported.of(json.dumps({**first, **again, "phase": "changes"})))
+    over = StreamProgress("q", True, 8, SourceReport.of(json.dumps({**first, **again, "phase": "changes"})))
     assert repr(over).splitlines()[2] == f"[{'█' * 40}] 4 of 4 vnodes, 100 %"
 
 
@@ -80,10 +80,10 @@ def test_before_the_first_batch_has_ended_it_starts() -> None:
 
 def test_sources_of_one_name_are_told_apart_in_their_order() -> None:
     names = ("a", "b", "a", "a")
-    found = told_apart(Reported(name, "changes", snapshot_rows=at) for at, name in enumerate(names))
+    found = distinctly_named(SourceReport(name, "changes", snapshot_rows=at) for at, name in enumerate(names))
     assert [(each.table, each.snapshot_rows) for each in found] == [("a", 0), ("b", 1), ("a#2", 2), ("a#3", 3)]
 
 
 @pytest.mark.parametrize("offset", [None, "", "null", "7", '{"phase": 1}', '{"v": 1, "table": "t"}', "not JSON"])
 def test_other_sources_are_told_apart(offset: str | None) -> None:
-    assert Reported.of(offset) is None
+    assert SourceReport.of(offset) is None

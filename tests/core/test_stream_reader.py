@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from backfill.epoch import Epoch
 from backfill.errors import OffsetError, OptionsError, SchemaChangedError
-from backfill.offset import Barrier, Nothing, Offset, to_json
+from backfill.offset import Barrier, InitialOffset, Offset, to_json
 from backfill.progress import Completed, Finished, Frontier, InProgress
 from backfill.rows import RowFormat
 from backfill.spark import stream_reader
@@ -121,7 +121,7 @@ def rests(monkeypatch: pytest.MonkeyPatch, looks: list[tuple[float, bool]]) -> l
     reader = BackfillStreamReader(GIVEN, COLUMNS)
     monkeypatch.setattr(reader, "_opened", Looking)
     for _ in range(len(looks) + 1):
-        reader.latestOffset(to_json(Nothing()), ReadAllAvailable())
+        reader.latestOffset(to_json(InitialOffset()), ReadAllAvailable())
     return clock.slept[1:]
 
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import DataLossError, OffsetError, SchemaChangedError
-from backfill.upstream.lately import Lately
+from backfill.upstream.recent_lag import RecentLag
 from tests.delta.laboratory import FEED, clean_up
 from tests.delta.stream import DeltaRun
 
@@ -117,7 +117,7 @@ def test_commits_that_were_only_looked_at_may_be_replaced_by_others(
     run.catch_up()
     copy = shutil.copytree(run.table, tmp_path / "copy")
     DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
-    monkeypatch.setattr(Lately, "lag", lambda _, _position, look: look())
+    monkeypatch.setattr(RecentLag, "lag", lambda _, _position, look: look())
     assert run.stream().report()["lag_versions"] == 1
     shutil.rmtree(run.table)
     copy.rename(run.table)

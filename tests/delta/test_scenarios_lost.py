@@ -19,7 +19,7 @@ from backfill.upstream import TableSize
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.changes.span import DeltaChangeReader
 from backfill.upstream.delta.files.commits import Commit
-from backfill.upstream.delta.files.log import Log, Stamp, commit_file
+from backfill.upstream.delta.files.log import FileStamp, Log, commit_file
 from backfill.upstream.delta.tables import opening
 from backfill.vnode import WHOLE_TABLE
 from tests.delta.laboratory import clean_up, vacuum
@@ -69,7 +69,7 @@ def test_a_commit_that_goes_while_it_is_looked_at_is_told_as_one_that_the_log_no
     run.catch_up()
     end, stamp = run.version, Log.stamp
 
-    def just_there(log: Log, version: int) -> Stamp | None:
+    def just_there(log: Log, version: int) -> FileStamp | None:
         found = stamp(log, version)
         if version == end:
             (table / commit_file(end)).unlink(missing_ok=True)

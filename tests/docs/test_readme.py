@@ -10,7 +10,7 @@ import backfill_state.errors
 from backfill.metrics.exposition import Metric
 from backfill.options import OPTIONS
 from backfill.progress import PHASES
-from backfill.reported import Reported
+from backfill.reported import SourceReport
 from backfill.rows import METADATA, UNCHANGED_COLUMNS
 from backfill.spark import prometheus
 from tests.docs.pages import PAGES, README, ROOT, chapter
@@ -40,7 +40,7 @@ def test_whoever_is_on_call_finds_every_error_and_every_phase() -> None:
 
 def test_the_readme_says_what_each_figure_and_metric_is() -> None:
     text = chapter("Watching")
-    assert [name for name in Reported.__slots__ if f'"{name}":' not in text and f"`{name}`" not in text] == []
+    assert [name for name in SourceReport.__slots__ if f'"{name}":' not in text and f"`{name}`" not in text] == []
     metrics = [found.name for found in vars(prometheus).values() if isinstance(found, Metric)]
     assert metrics
     assert [name for name in metrics if f"`{name.removeprefix('backfill_')}`" not in text] == []

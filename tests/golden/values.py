@@ -6,10 +6,10 @@ from typing import Final
 
 from backfill.control import Control, ReadAgain, Stop
 from backfill.epoch import Epoch
-from backfill.offset import Ahead, Barrier, Nothing, Offset
+from backfill.offset import Ahead, Barrier, InitialOffset, Offset
 from backfill.plan import Split
 from backfill.progress import Again, CompletedRun, Finished, Frontier, InProgress, NotStarted, Vnode
-from backfill.staging.manifest import GivenUp, Later, Manifest, PlannedSplit
+from backfill.staging.manifest import GivenUp, Manifest, PlannedSplit, ReadLater
 from backfill.vnode import Key, KeyRange
 
 UPSTREAM: Final = (
@@ -53,7 +53,7 @@ MID_BACKFILL: Final = Barrier(
 )
 
 OFFSETS: Final[dict[str, Offset]] = {
-    "nothing": Nothing(),
+    "nothing": InitialOffset(),
     "mid-backfill": MID_BACKFILL,
     "one-vnode": Barrier("a", (), Epoch(1, "", 0, 0), Frontier((Vnode(0, KeyRange(None, None), NotStarted()),))),
     "all-completed": Barrier("a", (), Epoch(2, "7", 7, 1), Frontier((CompletedRun(0, KeyRange(None, None), (5, 0)),))),
@@ -137,7 +137,7 @@ MANIFESTS: Final[dict[str, Manifest]] = {
     ),
     "read-again": Manifest(
         (
-            PlannedSplit(Split((KeyRange(None, None),), 7), attempt=3, reading=Later("16/B374DA00 750:752:750")),
+            PlannedSplit(Split((KeyRange(None, None),), 7), attempt=3, reading=ReadLater("16/B374DA00 750:752:750")),
             PlannedSplit(Split((KeyRange(MIDDLE, LATE),), 9_223_372_036_854_775_807)),
         )
     ),

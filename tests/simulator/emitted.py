@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 
 from backfill.offset import Barrier
-from backfill.staging.manifest import Later, Manifest
+from backfill.staging.manifest import Manifest, ReadLater
 from backfill.vnode import KeyRange
 from tests.simulator.database import Key, Row, View, inside
 from tests.simulator.upstream import Server
@@ -49,6 +49,6 @@ class Emitted:
         """The key ranges that were read at a later state than the barrier's. Such states only get later."""
         reread = () if self.manifest is None else self.manifest.splits
         carried = [(item.range, item.position) for item in self.barrier.ahead]
-        later = [(item.reading.position, item.split.ranges) for item in reread if isinstance(item.reading, Later)]
+        later = [(item.reading.position, item.split.ranges) for item in reread if isinstance(item.reading, ReadLater)]
         found = [(span, position) for position, ranges in later for span in ranges]
         return [(span, View.parse(position)) for span, position in (*carried, *found)]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from backfill import handoff
 from backfill.control import Control, ReadAgain, Request, Stop
-from backfill.counts import Counting, Counts
+from backfill.counts import ChangeCounter, Counts
 from backfill.offset import Barrier, from_text
 from backfill.options import LastRowsOptions, OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
@@ -22,8 +22,8 @@ from backfill.staging import Staging
 from backfill.staging.manifest import Manifest
 from backfill.state_dir.record import Record
 from backfill.stream import Stream
+from backfill.whole_rows.completing import Rules
 from backfill.whole_rows.last_rows import LastRows
-from backfill.whole_rows.telling import Rules
 from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError
 from backfill_state.upsert import InMemoryUpsertState, UpsertLayout, UpsertState
 from tests.query import Query
@@ -138,7 +138,7 @@ class Spark(Query[Output]):
                 open_last_rows=None if self.rules is None else self._last_rows,
                 watch=self.watched.start,
                 read_control=lambda: self.control,
-                counting=Counting(lambda: self.kept_counts, self._keep_counts),
+                counting=ChangeCounter(lambda: self.kept_counts, self._keep_counts),
             )
         return self._stream
 
@@ -235,7 +235,7 @@ class Spark(Query[Output]):
         if again is None:
             return known
         under_way = again.frontier is not None or (manifest is not None and manifest.given_up)
-        waiting = self.control.waiting(barrier.stream, again.request).to_read
+        waiting = self.control.pending(barrier.stream, again.request).to_read
         return [item for item in known if item in waiting or (under_way and item.id == again.request)]
 
     # -- offset log and commit log ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from random import Random
 
 from backfill.control import Control
 from backfill.options import OnExistingState, OnTruncate, StartupMode
-from backfill.whole_rows.telling import Rules
+from backfill.whole_rows.completing import Rules
 from backfill_state import InMemoryProgressStore
 from tests.simulator.database import Database, Key
 from tests.simulator.harness import Spark, same_rows

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.sinks.compacted import Compacted, compacted
+from backfill.sinks.compacted import CompactedBatch, compacted
 from tests.sinks.batches import SCHEMA, Row, batch, row
 
 Target = dict[tuple[int, str], Row]
 
 
-def applied(last: Compacted, target: Target) -> Target:
+def applied(last: CompactedBatch, target: Target) -> Target:
     """Returns a target after a compacted batch."""
     result = {} if last.emptied else dict(target)
     for at, new in enumerate(last.rows.to_pylist()):

@@ -14,8 +14,8 @@ from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from backfill.errors import StateError, TableBusyError, TableError
-from backfill.sinks.applied import Applied
-from backfill.sinks.compacted import Compacted, compacted
+from backfill.sinks.applied import AppliedBatch
+from backfill.sinks.compacted import CompactedBatch, compacted
 from backfill.sinks.delta import TRIES, apply_to, start_over
 from backfill.sinks.delta.columns import require_types
 from backfill.sinks.delta.merge import merge
@@ -61,7 +61,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
     """Does `act` after a batch has opened the table and before it is merged, in the first `times` merges."""
     left = [act] * times
 
-    def after_it(last: Compacted, names: Sequence[str]) -> pa.Table:
+    def after_it(last: CompactedBatch, names: Sequence[str]) -> pa.Table:
         if left:
             left.pop()()
         return merge_source(last, names)
@@ -73,7 +73,7 @@ def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path, appl
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     last = compacted(batch(row("insert", 2, "x", "2")), ["a", "b"], "t")
     first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
-    noted = record("q", Applied(1, 1, 1, 1), 1)
+    noted = record("q", AppliedBatch(1, 1, 1, 1), 1)
     merge(first, ["a", "b"], last, noted)
     with pytest.raises(TableBusyError, match=r"another writer .* concurrent"), translating(str(tmp_path)):
         merge(second, ["a", "b"], last, noted)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backfill.errors import StagingError
 from backfill.plan import Split
 from backfill.staging import Staging
-from backfill.staging.manifest import Later, Manifest, PlannedSplit
+from backfill.staging.manifest import Manifest, PlannedSplit, ReadLater
 from backfill.vnode import WHOLE_TABLE, KeyRange
 from tests.core.strategies import damaged, manifests
 from tests.golden.values import MANIFESTS
@@ -56,7 +56,7 @@ def test_each_state_that_a_split_is_read_at_has_a_file_of_its_own() -> None:
     """This holds where two drivers plan the split anew at once, and neither has seen what the other wrote."""
     split = PlannedSplit(Split((WHOLE_TABLE,), 5))
     later, latest = split.reread_at("later"), split.reread_at("latest")
-    assert later == PlannedSplit(Split((WHOLE_TABLE,), 5), later.attempt, Later("later"))
+    assert later == PlannedSplit(Split((WHOLE_TABLE,), 5), later.attempt, ReadLater("later"))
     names = [name for item in (split, later, latest) for name in Manifest((item,)).chunks]
     assert names[0] == "chunk-0-1.arrow"
     assert len(set(names)) == 3

@@ -27,7 +27,7 @@ from backfill_state import (
 )
 from backfill_state.duckdb_errors import explained, explaining
 from backfill_state.duckdb_file import StateFile
-from backfill_state.duckdb_instance import Connected, OwnInstances
+from backfill_state.duckdb_instance import ConnectedFile, OwnInstances
 from backfill_state.duckdb_rows import PROGRESS_FILE
 
 ALL: list[StateStoreError] = [
@@ -138,14 +138,14 @@ def test_a_ctrl_c_while_rows_are_given_is_one() -> None:
 
 
 class InterruptedInClosing(OwnInstances):
-    def connect(self, path: Path) -> Connected:
+    def connect(self, path: Path) -> ConnectedFile:
         connected = super().connect(path)
 
         def close() -> None:
             connected.close()
             raise RuntimeError("Query interrupted")
 
-        return Connected(connected.connection, close)
+        return ConnectedFile(connected.connection, close)
 
 
 def test_a_ctrl_c_while_a_file_is_closed_is_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from backfill.control import Control
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
-from backfill.whole_rows.telling import Rules
+from backfill.whole_rows.completing import Rules
 from backfill_state import InMemoryProgressStore
 from tests.simulator.harness import Spark
 from tests.stream.scenario import KEYS, StartQuery, caught_up, insert, snapshot_of, step, told, update

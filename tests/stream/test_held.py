@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from backfill.control import Control
-from backfill.offset import Nothing
+from backfill.offset import InitialOffset
 from backfill.options import StartupMode
-from backfill.whole_rows.telling import Rules
+from backfill.whole_rows.completing import Rules
 from tests.simulator.database import Change
 from tests.stream.scenario import KEYS, StartQuery, caught_up, delete, insert, move, row, snapshot_of, step, update
 
@@ -92,7 +92,7 @@ def test_a_snapshot_alone_is_not_held_up_by_what_the_stream_before_it_was_told(s
     spark.control = Control(paused=True, max_rows=0)
     assert step(spark, 3) == snapshot_of(*KEYS[:9])
     assert "control" not in spark.stream().report()
-    assert spark.stream().parts(Nothing(), Nothing()) == ()  # logged by an earlier version
+    assert spark.stream().parts(InitialOffset(), InitialOffset()) == ()  # logged by an earlier version
 
 
 def test_a_state_that_rows_were_looked_up_at_is_let_go(start: StartQuery) -> None:

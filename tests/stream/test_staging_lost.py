@@ -9,7 +9,7 @@ import pytest
 
 from backfill.errors import ConnectionLostError, SchemaChangedError, StagingError, StateError
 from backfill.options import OnExistingState
-from backfill.whole_rows.telling import Rules
+from backfill.whole_rows.completing import Rules
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, caught_up, snapshot_of, step, update

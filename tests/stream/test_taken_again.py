@@ -9,7 +9,7 @@ import pytest
 from backfill.control import Control, ReadAgain
 from backfill.options import StartupMode
 from backfill.progress import Again, Finished
-from backfill.whole_rows.telling import Rules
+from backfill.whole_rows.completing import Rules
 from tests.simulator.database import Change
 from tests.simulator.harness import same_rows
 from tests.stream.scenario import (

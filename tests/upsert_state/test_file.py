@@ -83,7 +83,7 @@ def test_a_batch_that_fails_as_it_begins_may_be_begun_again(path: Path, monkeypa
     fill(path)
     with DuckDBUpsertState(path, LAYOUT) as state:
         with monkeypatch.context() as patched:
-            patched.setattr(duckdb_state, "read_standing", _interrupted)
+            patched.setattr(duckdb_state, "read_header", _interrupted)
             with pytest.raises(KeyboardInterrupt):
                 put(state, "u", (("eu", 2), 2, 0, ("y", 2.0)))
         assert state.token() == "t"

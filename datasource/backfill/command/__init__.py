@@ -5,7 +5,7 @@ dropping     the end of a stream for good
 examining    what would refuse a stream before it is started
 requests     how a person asks for rows to be read again
 display      a stream's status as lines of text
-watching     how fast a stream reads
+pace         how fast a stream reads
 status       where a stream is
 
 Each imports only what stands after it.

@@ -64,7 +64,7 @@ def _changes(counts: Counts) -> list[str]:
 
 
 def _facts(of: Status, now: float) -> list[str]:
-    told = of.control.told() if of.phase != "changes" or of.waiting else ""
+    told = of.control.summary() if of.phase != "changes" or of.waiting else ""
     facts = [f"phase {of.phase}{f' ({told})' if told else ''}", f"{of.first.rows:,} rows read"]
     if of.again is not None:
         facts.append(f"{of.again.rows:,} rows read again")

@@ -51,7 +51,7 @@ def ask_to_stop(folder: Path) -> str:
         (found, barrier), control = standing(folder), read_control(folder)
         stream = found.stream_id
         under_way = barrier is not None and barrier.took_again
-        waiting = control.waiting(stream, _taken_up(barrier))
+        waiting = control.pending(stream, _taken_up(barrier))
         if not waiting.to_read and (waiting.stop is not None or not under_way):
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
         keep_control(folder, control.asked(Stop(_new_id(), stream), _taken_up(barrier)))
@@ -146,7 +146,7 @@ def _when(stream: str, barrier: Barrier | None, control: Control) -> str:
     after = []
     if barrier is None or barrier.progress.unfinished:
         after.append("when the table has been read for the first time")
-    before = control.waiting(stream, _taken_up(barrier))
+    before = control.pending(stream, _taken_up(barrier))
     under_way = barrier is not None and barrier.takes_again and before.stop is None
     count = len(before.to_read) + under_way
     if count:

@@ -128,7 +128,7 @@ def status(folder: Path) -> Status:
 
 
 def _at(of: Status, barrier: Barrier) -> Status:
-    waiting = of.control.waiting(of.stream, barrier.taken_up)
+    waiting = of.control.pending(of.stream, barrier.taken_up)
     again = barrier.again if waiting.stop is None else None
     return replace(
         of,

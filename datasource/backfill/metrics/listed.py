@@ -49,7 +49,7 @@ OF_SOURCE: Final = {
     ),
     "state_file_bytes": Metric("backfill_state_file_bytes", "gauge", "The size of the file that they are kept in."),
 }
-"""Metrics of what the source of one table reports, by the fields of `Reported`."""
+"""Metrics of what the source of one table reports, by the fields of `SourceReport`."""
 
 OF_TABLE: Final = {
     "input_rows": Metric(

@@ -23,7 +23,7 @@ BEGIN_ANEW: Final = f"call start_over with this name and begin a new stream, wit
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedBatch:
     """A batch of a query. The fields beside the id tell it from the batch with that id of another stream.
 
     `timestamp` is the greatest `_commit_timestamp`, in µs since 1970; None where the rows have none. Snapshot rows of
@@ -37,13 +37,13 @@ class Applied:
     timestamp: int | None = None
 
     @classmethod
-    def of(cls, batch_id: int, rows: pa.Table) -> Applied:
+    def of(cls, batch_id: int, rows: pa.Table) -> AppliedBatch:
         found: list[Any] = [pc.max(rows[name]).as_py() for name in ("_commit_version", "_sequence")]
         if "_commit_timestamp" in rows.column_names:
             found.append(pc.max(rows["_commit_timestamp"].cast(pa.timestamp("us", "UTC"))).cast(pa.int64()).as_py())
         return cls(batch_id, rows.num_rows, *found)
 
-    def is_again(self, last: Applied) -> bool:
+    def is_again(self, last: AppliedBatch) -> bool:
         """Whether this is the batch `last` once more."""
         if None in (self.timestamp, last.timestamp):
             return replace(self, timestamp=None) == replace(last, timestamp=None)
@@ -58,7 +58,7 @@ def named(query: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
+class FilledTable:
     """A table and the query that fills it, under the names that people know; and whether it has no rows now.
 
     The table notes every batch, also one without rows.
@@ -79,11 +79,16 @@ class Filling:
             )
 
     def is_new(
-        self, last: Applied | None, now: Applied, *, leaves_rows: bool, mended: Callable[[Applied, Applied], str]
+        self,
+        last: AppliedBatch | None,
+        now: AppliedBatch,
+        *,
+        leaves_rows: bool,
+        way_out: Callable[[AppliedBatch, AppliedBatch], str],
     ) -> bool:
         """Whether the batch is still to be applied; `leaves_rows`: the table has rows after it.
 
-        `mended` gives what a person can do if the batches between two of them had no rows.
+        `way_out` gives what a person can do if the batches between two of them had no rows.
 
         Raises StateError if the batch does not follow the last one, or the rows of the batches before it are missing.
         """
@@ -92,7 +97,7 @@ class Filling:
                 raise self._without_those_before(now)
             return True
         if now.batch_id > last.batch_id + 1:
-            raise self._gap(last, now, mended(last, now))
+            raise self._gap(last, now, way_out(last, now))
         if now.batch_id > last.batch_id:
             return True
         if not now.is_again(last):
@@ -105,7 +110,7 @@ class Filling:
             )
         return False
 
-    def _without_those_before(self, now: Applied) -> StateError:
+    def _without_those_before(self, now: AppliedBatch) -> StateError:
         return StateError(
             f"the query {self.query!r} has applied no batch to this table, which is empty, and batch {now.batch_id} "
             "was to be applied now; the rows of those before would be missing. Name the table that has them, or put it "
@@ -113,15 +118,15 @@ class Filling:
             "one without rows"
         )
 
-    def _gap(self, last: Applied, now: Applied, mended: str) -> StateError:
+    def _gap(self, last: AppliedBatch, now: AppliedBatch, way_out: str) -> StateError:
         return StateError(
             f"the query {self.query!r} has applied batch {last.batch_id} to the table {self.table}, and batch "
             f"{now.batch_id} was to be applied now: the table was put back to an earlier state, as from a backup or by "
             "a failover, or the sink was not given every batch, which it wants also without rows. If those in between "
-            f"had none, {mended}; else {BEGIN_ANEW}"
+            f"had none, {way_out}; else {BEGIN_ANEW}"
         )
 
-    def _of_another_checkpoint(self, last: Applied, now: Applied) -> StateError:
+    def _of_another_checkpoint(self, last: AppliedBatch, now: AppliedBatch) -> StateError:
         found = (
             f"the query {self.query!r} has applied batch {last.batch_id}, and batch {now.batch_id} with other rows was "
             "to be applied now. "

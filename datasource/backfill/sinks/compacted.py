@@ -24,7 +24,7 @@ NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactedBatch:
     """A batch as it is applied: if `emptied` all rows of the target go first; then `rows`, one for each key.
 
     `rows` has the table's columns, in their `large` types, and `deleted`, of equal length. `kept` tells for a column in
@@ -56,7 +56,7 @@ def key_of(key: Sequence[str]) -> tuple[str, ...]:
     return tuple(key)
 
 
-def compacted(batch: pa.Table, key: Sequence[str], target: str) -> Compacted:
+def compacted(batch: pa.Table, key: Sequence[str], target: str) -> CompactedBatch:
     """The last row of each key, by `_sequence`, after the last `truncate`; `target` is what errors call the table.
 
     Raises OptionsError if a column is missing or a key is null, UnchangedToastError if a value is neither here nor in
@@ -80,7 +80,7 @@ def compacted(batch: pa.Table, key: Sequence[str], target: str) -> Compacted:
         rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), value)
         kept[name] = stays[chosen]
     deleted: Mask = _is(batch, "delete")[chosen]
-    return Compacted(target, emptied, rows, deleted, kept)
+    return CompactedBatch(target, emptied, rows, deleted, kept)
 
 
 def large(kind: pa.DataType) -> pa.DataType:

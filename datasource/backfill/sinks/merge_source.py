@@ -7,13 +7,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from backfill.sinks.compacted import Compacted
+from backfill.sinks.compacted import CompactedBatch
 
 DELETED: Final = "deleted"
 """The column that says whether a row is to be deleted."""
 
 
-def merge_source(last: Compacted, names: Sequence[str]) -> pa.Table:
+def merge_source(last: CompactedBatch, names: Sequence[str]) -> pa.Table:
     """These columns as `column_name` calls them, DELETED, and the masks of `last.kept` as `kept_name` calls them."""
     rows = last.rows.select(names).rename_columns([column_name(at) for at in range(len(names))])
     rows = rows.append_column(DELETED, pa.array(last.deleted))

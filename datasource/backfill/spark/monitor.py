@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from backfill.errors import OffsetError
 from backfill.offset import from_text
-from backfill.reported import Reported, StreamProgress, told_apart
+from backfill.reported import SourceReport, StreamProgress, distinctly_named
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.streaming.query import StreamingQuery as ConnectStreamingQuery
@@ -55,15 +55,15 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     )
 
 
-def reports(of: StreamingQueryProgress) -> list[tuple[Any, Reported]]:
+def reports(of: StreamingQueryProgress) -> list[tuple[Any, SourceReport]]:
     """Our sources in a query's progress, in Spark's order, each with what it reported, under distinct table names.
 
     Spark asks all of them for each batch that it plans, so each keeps its name from batch to batch. For one that it
     runs again after a restart it asks none of them, and nothing is reported.
     """
-    asked = [(source, Reported.of(source.latestOffset)) for source in of.sources]
+    asked = [(source, SourceReport.of(source.latestOffset)) for source in of.sources]
     found = [(source, said) for source, said in asked if said is not None]
-    return list(zip([source for source, _ in found], told_apart(said for _, said in found), strict=True))
+    return list(zip([source for source, _ in found], distinctly_named(said for _, said in found), strict=True))
 
 
 def reads(of: StreamingQueryProgress) -> bool:
@@ -79,7 +79,7 @@ def _is_ours(offset: str | None) -> bool:
     return True
 
 
-def _chosen(found: Sequence[Reported], table: str) -> Reported:
+def _chosen(found: Sequence[SourceReport], table: str) -> SourceReport:
     named = [said for said in found if table in ("", said.table)]
     if len(named) == 1:
         return named[0]
@@ -101,7 +101,7 @@ def _waits(query: Query, last: StreamingQueryProgress) -> bool:
     return _now() - (_seconds(last) + last.batchDuration / 1000) > _LONGER * looked + _SHORTEST_WAIT
 
 
-def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:
+def _rate(began: Sequence[tuple[float, SourceReport]]) -> float | None:
     """Snapshot rows a second between the batches that Spark remembers, while the snapshot is read."""
     if len(began) < 2 or began[-1][1].phase != "snapshot":
         return None
@@ -109,7 +109,7 @@ def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:
     return rows / seconds if seconds > 0 and rows > 0 else None
 
 
-def _lag(of: Reported | None, began: Sequence[tuple[float, Reported]], *, waits: bool) -> float | None:
+def _lag(of: SourceReport | None, began: Sequence[tuple[float, SourceReport]], *, waits: bool) -> float | None:
     """The lag that the source reported, and the time since then: Spark reports nothing about later looks that found no
     changes.
     """

@@ -26,7 +26,7 @@ from backfill.metrics.exposition import Metric, Sample, exposition
 from backfill.metrics.listed import ACTIVE, FAILED, OF_QUERY, OF_SOURCE, OF_TABLE, PHASE
 from backfill.metrics.server import LOOPBACK, MetricsServer
 from backfill.progress import PHASES
-from backfill.reported import Reported
+from backfill.reported import SourceReport
 from backfill.spark.monitor import reads, reports
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ MOST_ENDED: Final = 100
 class _Table:
     """What is known of one table of a query."""
 
-    reported: Reported
+    reported: SourceReport
     input_rows: int = 0
     lag_bytes: float | None = None
     lag_seconds: float | None = None

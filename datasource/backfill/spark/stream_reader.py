@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 
 from backfill import handoff
 from backfill.errors import BackfillError
-from backfill.offset import Nothing, to_json
+from backfill.offset import InitialOffset, to_json
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.head_start import head_start, import_ahead, without_pandas
@@ -69,7 +69,7 @@ _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 @dataclass
-class PartPartition(InputPartition):
+class StreamPartition(InputPartition):
     """One reader's part, with all that a task needs to read it."""
 
     part: handoff.Part
@@ -77,7 +77,7 @@ class PartPartition(InputPartition):
     rows: RowFormat
 
     def __repr__(self) -> str:
-        return f"PartPartition({self.part!r})"
+        return f"StreamPartition({self.part!r})"
 
 
 class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -131,7 +131,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadAllAvailable()  # `latestOffset` says what is wrong.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return to_json(Nothing())
+        return to_json(InitialOffset())
 
     @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -153,12 +153,12 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stream = self._opened()
         reader, rows = stream.reader(), stream.rows
         parts = stream.parts(self._offsets.take(start), self._offsets.take(end))
-        return [PartPartition(part, reader, rows) for part in parts]
+        return [StreamPartition(part, reader, rows) for part in parts]
 
     @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
-        found = own(partition, PartPartition)
+        found = own(partition, StreamPartition)
         head_start()
         yield from as_expected(handoff.read(found.part, found.reader, found.rows), self._schema)
 

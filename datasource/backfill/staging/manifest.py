@@ -28,7 +28,7 @@ class AsPlanned:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class ReadLater:
     """Lost in a crash, and read at the state of this later position."""
 
     position: str
@@ -39,7 +39,7 @@ class GivenUp:
     """Lost in a crash, and read by nobody in this batch: its rows are for a later one."""
 
 
-Reading: TypeAlias = AsPlanned | Later | GivenUp
+Reading: TypeAlias = AsPlanned | ReadLater | GivenUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PlannedSplit:
         return self.reading != AsPlanned() or self.attempt in (1, _attempt(self.split, position))
 
     def reread_at(self, position: str) -> PlannedSplit:
-        return PlannedSplit(self.split, _attempt(self.split, position), Later(position))
+        return PlannedSplit(self.split, _attempt(self.split, position), ReadLater(position))
 
     @property
     def given_up(self) -> bool:
@@ -79,7 +79,7 @@ class PlannedSplit:
             "ranges": [{"after": item.after, "upto": item.upto} for item in self.split.ranges],
             "rows": self.split.row_count,
             "attempt": self.attempt,
-            "position": self.reading.position if isinstance(self.reading, Later) else None,
+            "position": self.reading.position if isinstance(self.reading, ReadLater) else None,
             **({"given_up": True} if self.given_up else {}),
         }
 
@@ -87,7 +87,7 @@ class PlannedSplit:
     def from_json(cls, item: Mapping[str, Any]) -> PlannedSplit:
         ranges = tuple(KeyRange(stored.end(span["after"]), stored.end(span["upto"])) for span in item["ranges"])
         position = None if item["position"] is None else stored.text(item["position"])
-        reading: Reading = AsPlanned() if position is None else Later(position)
+        reading: Reading = AsPlanned() if position is None else ReadLater(position)
         return cls(
             Split(ranges, stored.whole(item["rows"])),
             stored.whole(item["attempt"]),
@@ -124,7 +124,7 @@ class Manifest:
         return tuple(
             Ahead(span, item.reading.position)
             for item in self.splits
-            if isinstance(item.reading, Later)
+            if isinstance(item.reading, ReadLater)
             for span in item.split.ranges
         )
 

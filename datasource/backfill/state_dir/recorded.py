@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from backfill.errors import OffsetError, StateError
-from backfill.offset import Barrier, Nothing, from_text, to_text
+from backfill.offset import Barrier, InitialOffset, from_text, to_text
 from backfill.progress import Completed, Frontier, InProgress, Progress, VnodeProgress
 from backfill.state_dir.files import STATE_FILE
 from backfill.upstream import Bookmark, Upstream
@@ -39,7 +39,7 @@ def barrier(store: ProgressStore) -> Barrier | None:
         offset = None if text is None else from_text(text)
     except OffsetError as error:
         raise _unreadable(error.message) from error
-    if isinstance(offset, Nothing):
+    if isinstance(offset, InitialOffset):
         raise _unreadable("an offset that names no barrier")
     return offset
 

@@ -8,7 +8,7 @@ postgres    PostgreSQL: its change log and exported snapshots
 delta       Delta Lake: versions, and the change data feed
 added       which columns a table has got
 lag         how far a stream is behind
-lately      that, not asked for too often
+recent_lag  that, not asked for too often
 noted       reading bookmarks and positions
 findings    what is found before a stream is started
 temporary   what goes wrong with the temporary folder, as our errors

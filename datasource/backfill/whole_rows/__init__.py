@@ -1,7 +1,7 @@
 """Changes in full, from the last row of each key: `changelog=full` and `envelope=upsert`.
 
 last_rows    the last row of each key, from barrier to barrier
-telling      changes in full, from these rows
+completing   changes in full, from these rows
 lookup       rows that have to be looked up in the table
 images       what goes forward, and what there is of each key afterwards
 late         which rows come late, by the order of a column

@@ -88,7 +88,7 @@ def events_of(changes: pa.RecordBatch, halves: Halves, key: Sequence[str]) -> Ev
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Changes that are told together, which of their halves go forward, and the events of these halves."""
+    """Changes that are completed together, which of their halves go forward, and the events of these halves."""
 
     changes: pa.RecordBatch
     halves: Halves

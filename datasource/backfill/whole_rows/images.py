@@ -41,7 +41,7 @@ from backfill.whole_rows.events import Events, Portion
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRows:
     """What is known of some keys, a line for each: whether there is a row, and its columns but for the key."""
 
     present: Mask
@@ -53,7 +53,7 @@ class Images:
     """What goes forward, in the columns of `mark`; and what is known of each key afterwards."""
 
     marked: pa.RecordBatch
-    after: Known
+    after: KnownRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class TooMuch:
+class TooLarge:
     """There are no images, because they would take too many bytes; those of the first `changes` would not."""
 
     changes: int
@@ -72,13 +72,13 @@ class TooMuch:
 
 def images(
     portion: Portion,
-    before: Known,
+    before: KnownRows,
     *,
     columns: pa.Schema,
     skips_equal: bool,
     most_bytes: int,
     severed: Mask,
-) -> Images | Lost | TooMuch:
+) -> Images | Lost | TooLarge:
     """The images of the events; `before` has a line for each key, by its number.
 
     `columns` are those of the table; what `before.rows` lacks of them is the key. With `skips_equal`, an update that
@@ -97,7 +97,7 @@ def images(
     values = {name: led_back.get(name) or forest.column(before.rows[name], after[name], None) for name in names}
     fitting = _fitting(values.values(), forest, most_bytes)
     if fitting < changes.num_rows:
-        return TooMuch(fitting)
+        return TooLarge(fitting)
     return Images(_marked(changes, forest, values, columns, skips_equal=skips_equal), _after(forest, values))
 
 
@@ -210,11 +210,11 @@ def _marked(
 ) -> pa.RecordBatch:
     """What goes forward, once the source of every value is known."""
     events, had = forest.events, forest.had
-    told = np.ones(len(events), np.bool_)
+    emitted = np.ones(len(events), np.bool_)
     if skips_equal:
         pairs = np.flatnonzero(had & ~events.removes)
-        told[pairs] = ~_equal(values.values(), forest.previous[pairs], forest.after(pairs))
-    first, second = np.flatnonzero(had & told), np.flatnonzero(~events.removes & told)
+        emitted[pairs] = ~_equal(values.values(), forest.previous[pairs], forest.after(pairs))
+    first, second = np.flatnonzero(had & emitted), np.flatnonzero(~events.removes & emitted)
     order = in_turn(first, second)
     line = np.concatenate([first, second])[order]
     node = np.concatenate([forest.previous[first], forest.after(second)])[order]
@@ -235,11 +235,11 @@ def _marked(
     return pa.RecordBatch.from_arrays(marked, names=list(MARKED_COLUMNS))
 
 
-def _after(forest: _Forest, values: Mapping[str, _Column]) -> Known:
+def _after(forest: _Forest, values: Mapping[str, _Column]) -> KnownRows:
     last = forest.events.last
     removed = forest.events.removes[last]
     rows = [column.at(forest.after(last), removed) for column in values.values()]
-    return Known(~removed, pa.RecordBatch.from_arrays(rows, names=list(values)))
+    return KnownRows(~removed, pa.RecordBatch.from_arrays(rows, names=list(values)))
 
 
 def _equal(values: Iterable[_Column], left: Indices, right: Indices) -> Mask:

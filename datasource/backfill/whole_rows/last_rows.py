@@ -34,10 +34,10 @@ from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.state_dir.failures import as_ours
 from backfill.upstream.added import Added
-from backfill.whole_rows.images import Known
+from backfill.whole_rows.completing import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, put
+from backfill.whole_rows.images import KnownRows
 from backfill.whole_rows.late import order_of, require_order
 from backfill.whole_rows.lookup import LookUp
-from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, put
 from backfill.wording import FRESH_START, another_option
 from backfill_state.upsert import UpsertLayout, UpsertState
 
@@ -159,7 +159,7 @@ class LastRows:
             f"and {found}. It was lost, or is in another stateDir, or the stream ran without changelog=full or from "
             "another checkpoint meanwhile, or it was resumed from stateDir (onExistingState=resume), where the record "
             "may be some batches behind the last rows. Name the stateDir that it is in; or read everything again with "
-            f"{FRESH_START}; or leave out changelog and envelope, to get changes as the log tells them"
+            f"{FRESH_START}; or leave out changelog and envelope, to get changes as the log has them"
         )
 
     def _token(self, barrier: Barrier) -> str:
@@ -186,13 +186,13 @@ class LastRows:
             orders = np.full(rows.num_rows, number), np.full(rows.num_rows, SNAPSHOT_ORDINAL)
             if self._rules.order_column:
                 orders = order_of(rows[self._rules.order_column]), (orders[0] << ORDINAL_BITS) + orders[1]
-            known = Known(np.ones(rows.num_rows, np.bool_), rows.select(self._columns))
+            known = KnownRows(np.ones(rows.num_rows, np.bool_), rows.select(self._columns))
             put(state, keys, known, *orders)
 
     def _output(self, state: UpsertState, logged: Logged) -> Iterator[pa.RecordBatch]:
         """Output rows of marked changes. The rows after each portion are in the state before the next one is made."""
         epoch = logged.end.epoch
-        telling = WholeRows(state, self._rows.table, self._rules, logged.look_up, epoch.number)
+        whole_rows = WholeRows(state, self._rows.table, self._rules, logged.look_up, epoch.number)
         first = place = 0
         for changes, found, truncates in logged.marked:
             if truncates:
@@ -203,9 +203,11 @@ class LastRows:
                 continue
             begin = 0
             while not (rest := found.of(slice(begin, None))).nothing:
-                told = telling.tell(changes.slice(begin), rest, place)
-                yield self._rows.change_rows(told.marked, epoch, first)
-                first, place, begin = first + told.marked.num_rows, place + told.events, begin + told.changes
+                completed = whole_rows.complete(changes.slice(begin), rest, place)
+                yield self._rows.change_rows(completed.marked, epoch, first)
+                first += completed.marked.num_rows
+                place += completed.events
+                begin += completed.changes
 
 
 def _figures(state: UpsertState) -> dict[str, int]:

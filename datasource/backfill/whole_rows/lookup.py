@@ -14,7 +14,7 @@ from backfill.arrow.batches import as_one_batch, in_columns
 from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
 from backfill.mark import Halves
 from backfill.whole_rows.events import Portion, places
-from backfill.whole_rows.images import Lost, TooMuch
+from backfill.whole_rows.images import Lost, TooLarge
 
 LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Finds the rows of keys, in `TableSchema.columns` and no order: at the batch's end, or later where that is gone."""
@@ -27,7 +27,7 @@ _HEADS: Final[Sequence[str]] = ("version", "timestamp", "commit_id")
 
 def looked_up(
     portion: Portion, lost: Lost, look_up: LookUp, *, shows_the_rest: bool, most_bytes: int
-) -> tuple[pa.RecordBatch, Halves] | TooMuch:
+) -> tuple[pa.RecordBatch, Halves] | TooLarge:
     """The changes and their halves, without the events that have lost values; with `shows_the_rest`, also without all
     later events of their keys, which the rows that are looked up show already.
 
@@ -42,7 +42,7 @@ def looked_up(
     keys = events.distinct.take(index(numbers))
     rows = _rows(keys, look_up, most_bytes)
     if isinstance(rows, int):
-        return TooMuch(int(events.change[begins[numbers[rows]]]))
+        return TooLarge(int(events.change[begins[numbers[rows]]]))
 
     gone = np.arange(len(events)) >= begins[events.number] if shows_the_rest else lost.events
     kept = portion.halves_without(gone)

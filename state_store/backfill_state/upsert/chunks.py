@@ -25,7 +25,7 @@ _HEADS: Final = ("segment", *NUMBERED)
 
 
 @dataclass(frozen=True)
-class LookedUp:
+class LookupResult:
     """Stored keys, and `| segment | seq | order_key | order_tie | present | size |` of the entry of each, or nulls."""
 
     keys: pa.RecordBatch
@@ -43,7 +43,7 @@ class Chunks:
 
     def look_up(
         self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, most_bytes: int | None
-    ) -> tuple[Found, LookedUp]:
+    ) -> tuple[Found, LookupResult]:
         """The entries of these stored keys, with stored rows; of the first keys only, if more have too many bytes."""
         if most_bytes is not None and self.segments.nested and keys.num_rows > 1:
             # Lists and structs come with their rows, however large, so that all would be read before any is left out.
@@ -64,10 +64,10 @@ class Chunks:
         table = pa.concat_tables(found)
         rows = [name for name in table.schema.names if name.startswith(ROW)]
         entries = Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows))
-        return entries, LookedUp(keys.slice(0, count), table.select(_HEADS))
+        return entries, LookupResult(keys.slice(0, count), table.select(_HEADS))
 
     def write(
-        self, connection: duckdb.DuckDBPyConnection, given: StoredUpdates, seq: int, looked_up: LookedUp | None
+        self, connection: duckdb.DuckDBPyConnection, given: StoredUpdates, seq: int, looked_up: LookupResult | None
     ) -> tuple[PutStats, int]:
         """Writes the updates that are later than what there is, numbered from `seq` on; also returns the next number.
 
@@ -88,7 +88,7 @@ class Chunks:
     def _write_chunk(
         self, connection: duckdb.DuckDBPyConnection, given: StoredUpdates, old: pa.Table, seq: int
     ) -> tuple[PutStats, int]:
-        """Writes updates of different keys, whose entries so far are `old`, in the columns of `LookedUp.heads`."""
+        """Writes updates of different keys, whose entries so far are `old`, in the columns of `LookupResult.heads`."""
         later = _later(given.heads, old)
         stays = later if self.tombstones else later & given.heads["present"].to_numpy()
         written = given.of_lines(np.flatnonzero(stays))

@@ -22,10 +22,10 @@ from backfill_state.errors import (
     UpsertStateDamagedError,
     UpsertStateMemoryError,
 )
-from backfill_state.upsert.chunks import Chunks, LookedUp
+from backfill_state.upsert.chunks import Chunks, LookupResult
 from backfill_state.upsert.columns import Column
-from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
-from backfill_state.upsert.pending import Pending
+from backfill_state.upsert.duckdb_tables import StateHeader, read_header, upsert_file, write_header
+from backfill_state.upsert.pending import PendingLines
 from backfill_state.upsert.refusals import (
     require_batch,
     require_consolidatable,
@@ -63,10 +63,10 @@ class _Batch:
     """The batch that is being written."""
 
     token: str
-    standing: Standing
+    standing: StateHeader
     """Where the state stands with what has been written of the batch; its token is that of the batch before."""
 
-    looked_up: LookedUp | None = None
+    looked_up: LookupResult | None = None
     """What its last `multi_get` found, as long as nothing has been written since."""
 
     @property
@@ -74,7 +74,7 @@ class _Batch:
         """Whether the state has the batch already: nothing is written then."""
         return self.standing.token == self.token
 
-    def moved(self, standing: Standing) -> None:
+    def moved(self, standing: StateHeader) -> None:
         self.standing, self.looked_up = standing, None
 
 
@@ -105,7 +105,7 @@ class DuckDBUpsertState(Closable):
         self._layout = layout
         self._segments = Segments(layout, full=segment_entries, full_bytes=segment_bytes)
         self._chunks = Chunks(self._segments, chunk_rows, tombstones)
-        self._pending = Pending(layout)
+        self._pending = PendingLines(layout)
         self._batch: _Batch | None = None
         self._batches = 0
 
@@ -148,7 +148,7 @@ class DuckDBUpsertState(Closable):
                 with self._using() as (held, standing):
                     if not batch.is_replayed:
                         self._segments.clean(held)
-                        write_standing(held, replace(standing, token=token))
+                        write_header(held, replace(standing, token=token))
             finally:
                 self._batch = None
         self._batches += 1
@@ -221,22 +221,22 @@ class DuckDBUpsertState(Closable):
         self._batches = 0
         self._file.close()
 
-    def _standing(self, connection: duckdb.DuckDBPyConnection) -> Standing:
-        standing = read_standing(connection)
+    def _standing(self, connection: duckdb.DuckDBPyConnection) -> StateHeader:
+        standing = read_header(connection)
         require_extended(standing.layout, self._layout, str(self._file))
         return standing
 
-    def _extended(self, connection: duckdb.DuckDBPyConnection, standing: Standing) -> Standing:
+    def _extended(self, connection: duckdb.DuckDBPyConnection, standing: StateHeader) -> StateHeader:
         """Adds the columns that the file lacks. Returns where the state stands then."""
         count = len(standing.layout.row)
         self._segments.extend(connection, count)
         self._pending.extend(connection, count)
         extended = replace(standing, layout=self._layout)
-        write_standing(connection, extended)
+        write_header(connection, extended)
         return extended
 
     def _begin(self, connection: duckdb.DuckDBPyConnection) -> None:
-        write_standing(connection, Standing(self._layout, None, consolidating=False, totals=Totals(), seq=0))
+        write_header(connection, StateHeader(self._layout, None, consolidating=False, totals=Totals(), seq=0))
         self._empty(connection)
 
     def _empty(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -244,7 +244,7 @@ class DuckDBUpsertState(Closable):
         self._pending.create(connection)
 
     @contextmanager
-    def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
+    def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, StateHeader]]:
         """The connection, and where the state stands: in the batch being written, else in a transaction of its own."""
         if self._batch is not None:
             yield self._held(), self._batch.standing
@@ -253,7 +253,7 @@ class DuckDBUpsertState(Closable):
             yield connection, self._standing(connection)
 
     @contextmanager
-    def _using(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
+    def _using(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, StateHeader]]:
         """As `_reading`, for verbs that need keys and rows: the file has all columns of the layout by then."""
         with self._reading() as (connection, found):
             standing = found if found.layout == self._layout else self._extended(connection, found)

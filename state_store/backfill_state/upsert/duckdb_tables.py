@@ -109,7 +109,7 @@ def upsert_file(memory_limit: str, begin: Callable[[duckdb.DuckDBPyConnection], 
 
 
 @dataclass(frozen=True)
-class Standing:
+class StateHeader:
     """The one row of `upsert_state`."""
 
     layout: UpsertLayout
@@ -120,7 +120,7 @@ class Standing:
     """How many entries were ever written: the number of the next one."""
 
 
-def read_standing(connection: duckdb.DuckDBPyConnection) -> Standing:
+def read_header(connection: duckdb.DuckDBPyConnection) -> StateHeader:
     """Where the state stands."""
     rows = connection.execute(
         "SELECT stream_id, key_schema, row_schema, token, consolidating, s.values, tombstones, size, seq "
@@ -130,10 +130,10 @@ def read_standing(connection: duckdb.DuckDBPyConnection) -> Standing:
         raise UnreadableError(f"its table `upsert_state` has {len(rows)} rows")
     [(stream_id, key, row, token, consolidating, values, tombstones, size, seq)] = rows
     layout = UpsertLayout(stream_id, _schema(key), _schema(row))
-    return Standing(layout, token, consolidating, Totals(values, tombstones, size), seq)
+    return StateHeader(layout, token, consolidating, Totals(values, tombstones, size), seq)
 
 
-def write_standing(connection: duckdb.DuckDBPyConnection, standing: Standing) -> None:
+def write_header(connection: duckdb.DuckDBPyConnection, standing: StateHeader) -> None:
     """Replaces the one row of `upsert_state`."""
     layout, totals = standing.layout, standing.totals
     connection.execute("DELETE FROM upsert_state")

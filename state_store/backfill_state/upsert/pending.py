@@ -18,7 +18,7 @@ from backfill_state.upsert.state import UpsertLayout
 from backfill_state.upsert.stored import KEY, ROW, StoredOutput, stored_schema
 
 
-class Pending:
+class PendingLines:
     """The SQL of the lines, for one layout. Nothing here commits."""
 
     def __init__(self, layout: UpsertLayout) -> None:

@@ -33,8 +33,8 @@ from backfill.adapters import needing
 from backfill.errors import OptionsError, TableError
 from backfill.options.texts import as_refused, place
 from backfill.sinks import Batch
-from backfill.sinks.applied import Applied, Filling
-from backfill.sinks.compacted import Compacted, compacted, key_of
+from backfill.sinks.applied import AppliedBatch, FilledTable
+from backfill.sinks.compacted import CompactedBatch, compacted, key_of
 from backfill.wording import FRESH_START
 
 with needing("writing a Delta table", "delta"):
@@ -120,7 +120,7 @@ def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | No
     query = named(query)
     with translating(path):
         table = DeltaTable(path, storage_options=dict(storage_options or {}))
-        Filling(path, query, lambda: _is_empty(table)).require_known(is_known=is_known(table, query))
+        FilledTable(path, query, lambda: _is_empty(table)).require_known(is_known=is_known(table, query))
         until = time.monotonic() + PATIENCE
         while True:
             try:
@@ -153,16 +153,16 @@ class DeltaSink:
     def __call__(self, batch: Batch, batch_id: int) -> None:
         rows = batch.toArrow()
         last = compacted(rows, self.key, f"the Delta table {self.path}")
-        now = Applied.of(batch_id, rows)
+        now = AppliedBatch.of(batch_id, rows)
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
             self._require_not_restored(table)
-            filling = Filling(self.path, self.query, lambda: _is_empty(table))
+            filling = FilledTable(self.path, self.query, lambda: _is_empty(table))
             before = last_applied(table, self.query, now)
-            if filling.is_new(before, now, leaves_rows=last.leaves_rows, mended=without_rows):
+            if filling.is_new(before, now, leaves_rows=last.leaves_rows, way_out=without_rows):
                 self._apply(table, last, now)
 
-    def _apply(self, table: DeltaTable, last: Compacted, now: Applied) -> None:
+    def _apply(self, table: DeltaTable, last: CompactedBatch, now: AppliedBatch) -> None:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
         began, until = table.version(), time.monotonic() + PATIENCE
         noted_before = cache(lambda: self._noted_at(began))
@@ -186,7 +186,7 @@ class DeltaSink:
             else:
                 return
 
-    def _apply_once(self, table: DeltaTable, last: Compacted, now: Applied) -> None:
+    def _apply_once(self, table: DeltaTable, last: CompactedBatch, now: AppliedBatch) -> None:
         require_names(table, self.path)
         if self.merge_schema:
             add_lacking(table, last.rows.schema, self.key)
@@ -199,7 +199,7 @@ class DeltaSink:
         self.times.require_kept(table)
         merge(table, self.key, without_strays(table, self.key, rows), record(self.query, now, table.version()))
 
-    def _is_applied(self, table: DeltaTable, now: Applied) -> bool:
+    def _is_applied(self, table: DeltaTable, now: AppliedBatch) -> bool:
         table.update_incremental()
         return last_applied(table, self.query, now) == now
 

@@ -15,7 +15,7 @@ from backfill.arrow.arrays import Indices, Mask
 from backfill.arrow.batches import as_one_batch, coalesced
 from backfill.arrow.sameness import canonical
 from backfill.errors import UnsupportedTypeError
-from backfill.sinks.compacted import Compacted
+from backfill.sinks.compacted import CompactedBatch
 from backfill.sinks.delta.record import note
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
 from backfill.upstream.delta.files.statistics import leaving_out, may_miss
@@ -28,7 +28,7 @@ KEYS_AT_ONCE: Final = 245_760
 """How many of the target's keys are looked at together."""
 
 
-def merge(table: DeltaTable, key: Sequence[str], last: Compacted, record: CommitProperties) -> None:
+def merge(table: DeltaTable, key: Sequence[str], last: CompactedBatch, record: CommitProperties) -> None:
     """Applies the batch to the table, in one commit, which has the record of the batch."""
     before = table.version()
     if last.rows.num_rows:
@@ -38,7 +38,7 @@ def merge(table: DeltaTable, key: Sequence[str], last: Compacted, record: Commit
     note(table, before, record)
 
 
-def require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None:
+def require_kept(table: DeltaTable, key: Sequence[str], last: CompactedBatch) -> None:
     """Refuses a batch that keeps a value of the target where the target has no such row."""
     kept = np.zeros(last.rows.num_rows, np.bool_)
     for mask in last.kept.values():
@@ -47,7 +47,7 @@ def require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None
         raise last.no_row_to_keep()
 
 
-def without_strays(table: DeltaTable, key: Sequence[str], last: Compacted) -> Compacted:
+def without_strays(table: DeltaTable, key: Sequence[str], last: CompactedBatch) -> CompactedBatch:
     """The batch without deletes of rows that are not there, where `deltalake` (1.6) would hold these to the table's
     constraints.
 
@@ -70,7 +70,7 @@ def _is_constrained(table: DeltaTable) -> bool:
     return named or any(column.metadata or not column.nullable for column in table.schema().fields)
 
 
-def _not_there(table: DeltaTable, key: Sequence[str], last: Compacted, chosen: Mask) -> Indices:
+def _not_there(table: DeltaTable, key: Sequence[str], last: CompactedBatch, chosen: Mask) -> Indices:
     """Which of the chosen rows of the batch have a key that the table does not have; all of them after a truncation."""
     if last.emptied or not chosen.any():
         return np.flatnonzero(chosen)
@@ -104,7 +104,7 @@ def _joinable(keys: pa.RecordBatch, names: list[str]) -> pa.Table:
     return pa.Table.from_batches([canonical(keys)]).rename_columns(names)
 
 
-def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: CommitProperties) -> None:
+def _merge_rows(table: DeltaTable, key: Sequence[str], last: CompactedBatch, record: CommitProperties) -> None:
     names = last.rows.column_names
     values = {_quoted(name): f"s.{column_name(at)}" for at, name in enumerate(names)}
     # Of a row that was there before a truncation nothing is left.

@@ -9,21 +9,21 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from backfill.errors import OptionsError
 from backfill.sinks import applied
-from backfill.sinks.applied import Applied
-from backfill.sinks.delta.restored import said_of
+from backfill.sinks.applied import AppliedBatch
+from backfill.sinks.delta.restored import commit_properties
 
 _OF_BATCH: Final = ("rows", "version", "sequence", "timestamp")
-"""What is noted of a query's last batch beside its id: fields of `Applied`, in their order."""
+"""What is noted of a query's last batch beside its id: fields of `AppliedBatch`, in their order."""
 
 _PARTS: Final = (*_OF_BATCH, "after")
 
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
 
-_NO_BATCH: Final = Applied(_FORGOTTEN, 0, None, None)
+_NO_BATCH: Final = AppliedBatch(_FORGOTTEN, 0, None, None)
 
 
-def last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None:
+def last_applied(table: DeltaTable, query: str, now: AppliedBatch) -> AppliedBatch | None:
     """The query's last batch, as noted. The fields beside its id are read only if it may be the same batch as `now`.
 
     For each application transaction that is asked for, `deltalake` reads all of the log that is not in a checkpoint.
@@ -32,9 +32,9 @@ def last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None:
     if batch_id is None:
         return None
     if now.batch_id > batch_id:
-        return Applied(batch_id, 0, None, None)
+        return AppliedBatch(batch_id, 0, None, None)
     rows, *others = (table.transaction_version(f"{query}/{part}") for part in _OF_BATCH)
-    return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
+    return AppliedBatch(batch_id, rows or 0, *(None if value == -1 else value for value in others))
 
 
 def is_known(table: DeltaTable, query: str) -> bool:
@@ -48,7 +48,7 @@ def _batch_id(table: DeltaTable, query: str) -> int | None:
     return None if found == _FORGOTTEN else found
 
 
-def without_rows(last: Applied, now: Applied) -> str:
+def without_rows(last: AppliedBatch, now: AppliedBatch) -> str:
     """What to do where the batches in between had no rows and were not given to the sink."""
     between = f"range({last.batch_id + 1}, {now.batch_id}) if batch_id == {now.batch_id} else ()"
     return (
@@ -57,12 +57,12 @@ def without_rows(last: Applied, now: Applied) -> str:
     )
 
 
-def record(query: str, now: Applied, after: int) -> CommitProperties:
+def record(query: str, now: AppliedBatch, after: int) -> CommitProperties:
     """What the commit of this batch notes; `after` is the version of the table that the batch is merged into."""
     # In a table whose transactions expire, Spark keeps none that does not say when it was written.
     written = time.time_ns() // 1_000_000
     transactions = [Transaction(name, version, written) for name, version in _told(query, now, after).items()]
-    return CommitProperties(app_transactions=transactions, custom_metadata=said_of(query))
+    return CommitProperties(app_transactions=transactions, custom_metadata=commit_properties(query))
 
 
 def forgotten(query: str, after: int) -> CommitProperties:
@@ -86,7 +86,7 @@ def merged_after(table: DeltaTable, query: str) -> int | None:
     return table.transaction_version(f"{query}/after")
 
 
-def _told(query: str, now: Applied, after: int) -> dict[str, int]:
+def _told(query: str, now: AppliedBatch, after: int) -> dict[str, int]:
     """What is noted of a batch, by the names under which it is noted."""
     values = (now.batch_id, now.rows, now.version, now.sequence, now.timestamp, after)
     return {name: -1 if value is None else value for name, value in zip(_names(query), values, strict=True)}

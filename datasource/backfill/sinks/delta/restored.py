@@ -30,7 +30,7 @@ _UNTOLD: Final = -1
 """Stands for the version of a RESTORE to a time: which one it is depends on the time zone of whoever asked for it."""
 
 
-def said_of(query: str) -> dict[str, str]:
+def commit_properties(query: str) -> dict[str, str]:
     """What the commit of a batch of this query says beside the rest."""
     return {_QUERY: query}
 

@@ -25,8 +25,8 @@ from typing import Final
 
 from backfill.adapters import needing
 from backfill.sinks import Batch
-from backfill.sinks.applied import Applied, Filling, named
-from backfill.sinks.compacted import Compacted, compacted, key_of
+from backfill.sinks.applied import AppliedBatch, FilledTable, named
+from backfill.sinks.compacted import CompactedBatch, compacted, key_of
 
 with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.failures import about_target
@@ -102,24 +102,24 @@ class PostgresSink:
     def __call__(self, batch: Batch, batch_id: int) -> None:
         rows = batch.toArrow()
         last = compacted(rows, self.key, f"the table {self.table}")
-        now = Applied.of(batch_id, rows)
+        now = AppliedBatch.of(batch_id, rows)
         self.retries.run(lambda: self._apply(now, last))
 
-    def _apply(self, now: Applied, last: Compacted) -> None:
+    def _apply(self, now: AppliedBatch, last: CompactedBatch) -> None:
         with translating(about_target), self.connector.arrow_session() as session:
             target = _begin(session, self.table, self.key, writes=last.emptied or last.rows.num_rows > 0)
             filling = _filling(session, target, self.query)
             before = last_applied(session, target, self.query)
-            mended = partial(without_rows, target, self.query)
-            if filling.is_new(before, now, leaves_rows=last.leaves_rows, mended=mended):
+            way_out = partial(without_rows, target, self.query)
+            if filling.is_new(before, now, leaves_rows=last.leaves_rows, way_out=way_out):
                 left = merge(session, target, self.key, last)
                 session.carry_out(together(*left, noting(target, self.query, now), "COMMIT"))
             else:
                 session.execute("COMMIT")
 
 
-def _filling(session: ArrowSession, target: Target, query: str) -> Filling:
-    return Filling(target.text, query, lambda: is_empty(session, target))
+def _filling(session: ArrowSession, target: Target, query: str) -> FilledTable:
+    return FilledTable(target.text, query, lambda: is_empty(session, target))
 
 
 def _begin(session: ArrowSession, table: str, key: Sequence[str], *, writes: bool) -> Target:

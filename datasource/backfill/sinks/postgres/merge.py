@@ -12,7 +12,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, OptionsError, TableError, UnsupportedTypeError
-from backfill.sinks.compacted import Compacted
+from backfill.sinks.compacted import CompactedBatch
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
 from backfill.sinks.postgres.target import Target, composed, execute
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
@@ -38,7 +38,7 @@ MOST_COLUMNS: Final = 1600
 """How many columns a table of PostgreSQL may have."""
 
 
-def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compacted) -> list[str]:
+def merge(session: ArrowSession, target: Target, key: Sequence[str], last: CompactedBatch) -> list[str]:
     """Applies the batch to the target, in the transaction that the session has begun.
 
     Returns the statements that are still to be carried out, in this order: they can go along with what follows.
@@ -155,7 +155,7 @@ class _Staged:
     session: ArrowSession
     target: Target
     key: Sequence[str]
-    last: Compacted
+    last: CompactedBatch
     values: Mapping[str, sql.Composable]
     left: list[str] = field(default_factory=list)
     """Statements that are not carried out yet, because nothing has needed their result."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from psycopg import sql
 
 from backfill.errors import StateError, TableError
-from backfill.sinks.applied import BEGIN_ANEW, Applied
+from backfill.sinks.applied import BEGIN_ANEW, AppliedBatch
 from backfill.sinks.postgres.target import Target, composed, execute
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
 
@@ -35,13 +35,13 @@ def make_record(session: ArrowSession, target: Target) -> None:
     execute(session, _CREATE_RECORD, record=target.record)
 
 
-def last_applied(session: ArrowSession, target: Target, query: str) -> Applied | None:
+def last_applied(session: ArrowSession, target: Target, query: str) -> AppliedBatch | None:
     """The last batch of the query. Until the transaction ends, no other one can apply a batch of it.
 
     Raises StateError where another table has the target's name since that batch.
     """
     *applied, oid = _locked(session, target, query)
-    last = Applied(*applied)
+    last = AppliedBatch(*applied)
     if last.batch_id < 0:
         return None
     if oid != target.oid:
@@ -54,7 +54,7 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
     return last
 
 
-def without_rows(target: Target, query: str, _last: Applied, now: Applied) -> str:
+def without_rows(target: Target, query: str, _last: AppliedBatch, now: AppliedBatch) -> str:
     """What to do where the batches in between had no rows and were not given to the sink."""
     return f"run {_setting(target, query, 'batch_id', now.batch_id - 1)}"
 
@@ -101,7 +101,7 @@ def _names(target: Target, query: str) -> dict[str, sql.Composable]:
     return {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
 
 
-def noting(target: Target, query: str, now: Applied) -> str:
+def noting(target: Target, query: str, now: AppliedBatch) -> str:
     """The statement that notes the batch as the query's last; `last_applied` came before it in the same transaction."""
     return composed(
         "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "

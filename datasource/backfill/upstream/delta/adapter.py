@@ -29,7 +29,7 @@ from backfill.upstream.delta.snapshot.conditions import require_condition, requi
 from backfill.upstream.delta.snapshot.measuring import bounds, last_before, measured
 from backfill.upstream.delta.snapshot.reader import DeltaSnapshotReader
 from backfill.upstream.delta.snapshot.sizes import in_files, row_bytes
-from backfill.upstream.delta.tables.latest import Latest
+from backfill.upstream.delta.tables.latest import LatestVersion
 from backfill.upstream.delta.tables.opening import (
     open_latest,
     reading,
@@ -42,8 +42,8 @@ from backfill.upstream.delta.tables.properties import require_followable
 from backfill.upstream.delta.tables.table import Table, described, key_columns
 from backfill.upstream.delta.tables.ways_out import REPAIR
 from backfill.upstream.lag import UNKNOWN, Lag
-from backfill.upstream.lately import Lately
 from backfill.upstream.noted import noted, renewed
+from backfill.upstream.recent_lag import RecentLag
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 from backfill.wording import FRESH_START, in_option
 
@@ -67,7 +67,7 @@ class DeltaUpstream:
         self._uri = options.path
         self._row_bytes: int | None = None
         self._added = NOTHING_ADDED
-        self._lately = Lately()
+        self._lately = RecentLag()
 
     # -- the table -------------------------------------------------------------------------------------------------
 
@@ -81,8 +81,8 @@ class DeltaUpstream:
             return History(table, Log(found), self._options.fail_on_data_loss)
 
     @cached_property
-    def _latest(self) -> Latest:
-        return Latest(self._history.table, self._history.log)
+    def _latest(self) -> LatestVersion:
+        return LatestVersion(self._history.table, self._history.log)
 
     @property
     def _table(self) -> Table:

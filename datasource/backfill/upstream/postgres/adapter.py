@@ -18,7 +18,6 @@ from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema
 from backfill.upstream.added import Added
 from backfill.upstream.lag import Lag
-from backfill.upstream.lately import Lately
 from backfill.upstream.noted import renewed
 from backfill.upstream.postgres.changes import span
 from backfill.upstream.postgres.changes.changelog import ChangeLog
@@ -40,9 +39,10 @@ from backfill.upstream.postgres.session.sessions import ControlSession
 from backfill.upstream.postgres.snapshot.key_space import covered_by_database, cut, range_of
 from backfill.upstream.postgres.snapshot.measuring import Measuring
 from backfill.upstream.postgres.snapshot.reader import PostgresSnapshotReader
-from backfill.upstream.postgres.tables.begun import Begun
+from backfill.upstream.postgres.tables.baseline import Baseline
 from backfill.upstream.postgres.tables.size import StoredSize, read_size
 from backfill.upstream.postgres.tables.table import Table, describe
+from backfill.upstream.recent_lag import RecentLag
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 
@@ -59,7 +59,7 @@ class PostgresUpstream:
         """The table's size when it was last asked for, which is before each batch that reads rows."""
 
         self._opened: Epochs | None = None
-        self._lately = Lately()
+        self._lately = RecentLag()
 
     def close(self) -> None:
         if self._opened is not None:
@@ -135,10 +135,10 @@ class PostgresUpstream:
         place = Place.of_stream(stream, self._options, self._table)
         if not place.own_publication:
             place = self._sessions.run(lambda session: place.accepting_publication(session, self._table))
-        return (*place.names, *self._keeping(Begun.with_table(self._table)).names)
+        return (*place.names, *self._keeping(Baseline.with_table(self._table)).names)
 
     def attach(self, bookmark: Bookmark, after: Epoch | None, ahead: Collection[str] = ()) -> Bookmark:
-        table, place, begun = self._table, Place.of(bookmark), Begun.of(bookmark)
+        table, place, begun = self._table, Place.of(bookmark), Baseline.of(bookmark)
         require_lasting_snapshots(table.server)
         place.require_named(self._options)
         if after is not None:
@@ -157,7 +157,7 @@ class PostgresUpstream:
             log.report_carried()
         return renewed(bookmark, (*log.place.names, *begun.started(table).names))
 
-    def _keeping(self, begun: Begun) -> Begun:
+    def _keeping(self, begun: Baseline) -> Baseline:
         return begun if self._options.stream.last_rows is None else begun.keeping(self._table)
 
     def added(self) -> Added:
@@ -172,10 +172,10 @@ class PostgresUpstream:
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         return renewed(bookmark, self._begun(bookmark).reordered(self._table).names)
 
-    def _begun(self, bookmark: Bookmark) -> Begun:
+    def _begun(self, bookmark: Bookmark) -> Baseline:
         """How this table was when the stream began. Raises where that was another one, whose key order says nothing."""
         Place.of(bookmark)  # Raises where it is not of a table of PostgreSQL.
-        begun = Begun.of(bookmark)
+        begun = Baseline.of(bookmark)
         begun.require_same_table(self._table)
         return begun
 

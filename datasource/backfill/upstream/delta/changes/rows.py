@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from backfill.arrow.arrays import Indices
 from backfill.arrow.batches import in_columns
 from backfill.errors import SchemaChangedError, TableError
-from backfill.upstream.delta.changes.chosen import Chosen, batches
 from backfill.upstream.delta.changes.file_types import is_form_of
 from backfill.upstream.delta.changes.partitions import Partitioning
+from backfill.upstream.delta.changes.row_selection import RowSelection, batches
 from backfill.upstream.delta.files.commits import ChangeFile, Commit, Kind
 from backfill.upstream.delta.files.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.files.location import FileLocation, Files
@@ -76,7 +76,7 @@ class _CommitFiles:
             if not chosen.is_none:
                 yield from self._rows(file, chosen)
 
-    def _rows(self, file: ChangeFile, chosen: Chosen) -> Iterator[Rows]:
+    def _rows(self, file: ChangeFile, chosen: RowSelection) -> Iterator[Rows]:
         columns = self.table.columns
         with self.files.open(file.location) as opened:
             parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
@@ -95,13 +95,13 @@ class _CommitFiles:
 
     # -- which rows ------------------------------------------------------------------------------------------------
 
-    def _chosen(self, file: ChangeFile) -> Chosen:
+    def _chosen(self, file: ChangeFile) -> RowSelection:
         """The rows of `file` that changed: all; of a file that stays in the table, those that only `file` has."""
         if file.location not in self.kept:
-            return Chosen(self._deleted(file), taken=False)
+            return RowSelection(self._deleted(file), taken=False)
         was, now = self.kept[file.location]
         other = self._deleted(now if file is was else was)
-        return Chosen(np.setdiff1d(other, self._deleted(file), assume_unique=True), taken=True)
+        return RowSelection(np.setdiff1d(other, self._deleted(file), assume_unique=True), taken=True)
 
     def _deleted(self, file: ChangeFile) -> Indices:
         try:

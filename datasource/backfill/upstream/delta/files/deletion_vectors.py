@@ -48,8 +48,8 @@ class DeletionVector:
     cardinality: int
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> DeletionVector:
-        kind, text = told["storageType"], told["pathOrInlineDv"]
+    def of(cls, descriptor: Mapping[str, Any]) -> DeletionVector:
+        kind, text = descriptor["storageType"], descriptor["pathOrInlineDv"]
         location, inline = None, b""
         if kind == "i":
             inline = _bytes_of(text)
@@ -60,8 +60,10 @@ class DeletionVector:
             location = FileLocation.of(text)
         else:
             raise DamagedVectorError(f"the storage type {kind!r} is none of u, i, p")
-        offset = told.get("offset")
-        return cls(location, inline, _FIRST if offset is None else offset, told["sizeInBytes"], told["cardinality"])
+        offset = descriptor.get("offset")
+        return cls(
+            location, inline, _FIRST if offset is None else offset, descriptor["sizeInBytes"], descriptor["cardinality"]
+        )
 
     def deleted(self, files: Files) -> Indices:
         """The places of the deleted rows, ascending; DamagedVectorError where the bytes are not such a vector."""

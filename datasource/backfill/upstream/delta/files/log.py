@@ -15,7 +15,7 @@ from backfill.upstream.delta.files.location import FileLocation, Files
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class FileStamp:
     """What tells one writing of a commit's file from another one of the same name."""
 
     modified: int | None
@@ -29,10 +29,10 @@ class Log:
         self.files = Files(table.table_uri)
         self._commits: dict[int, Commit] = {}
 
-    def stamp(self, version: int) -> Stamp | None:
+    def stamp(self, version: int) -> FileStamp | None:
         """The stamp of the commit's file; None where there is no such commit, or the log was cleaned up."""
         (found,) = self.files.own.get_file_info([commit_file(version)])
-        return Stamp(found.mtime_ns, found.size) if found.type == pa_fs.FileType.File else None
+        return FileStamp(found.mtime_ns, found.size) if found.type == pa_fs.FileType.File else None
 
     def commit(self, version: int) -> Commit | None:
         """What the commit did; None as for `stamp`."""

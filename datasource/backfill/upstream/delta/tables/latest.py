@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from backfill.epoch import Epoch
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.files.log import Log, Stamp
+from backfill.upstream.delta.files.log import FileStamp, Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.opening import (
     open_at,
@@ -29,7 +29,7 @@ class Head:
     """The latest version. `stamp` tells whether it still is that: another table may have come to the same path."""
 
     position: Position
-    stamp: Stamp | None
+    stamp: FileStamp | None
     table: DeltaTable
 
     def is_there(self, log: Log) -> bool:
@@ -39,7 +39,7 @@ class Head:
         return self.is_there(log) and log.stamp(self.position.version + 1) is None
 
 
-class Latest:
+class LatestVersion:
     """Looks for the latest version of a table that is as `table` describes it, by its log."""
 
     def __init__(self, table: Table, log: Log) -> None:

@@ -117,10 +117,11 @@ def require_same_commit(found: Commit, uri: str, timestamp: int) -> None:
     if found.dated and found.timestamp != timestamp:
         raise DataLossError(
             f"the stream has read version {found.version} of the Delta table {uri}, which was committed at "
-            f"{_told(timestamp)}, and the one that is there now was committed at {_told(found.timestamp)}: an older "
-            f"copy of the table was put back, and written to since. {START_OVER}"
+            f"{_format_time(timestamp)}, and the one that is there now was committed at "
+            f"{_format_time(found.timestamp)}: an older copy of the table was put back, and written to "
+            f"since. {START_OVER}"
         )
 
 
-def _told(timestamp: int) -> str:
+def _format_time(timestamp: int) -> str:
     return f"{np.datetime64(timestamp // 1000, 'ms')} UTC"

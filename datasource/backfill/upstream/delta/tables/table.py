@@ -17,7 +17,7 @@ from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.properties import require_readable
-from backfill.upstream.delta.tables.types import arrow_type, misread, told
+from backfill.upstream.delta.tables.types import arrow_type, misread, type_name
 from backfill.upstream.delta.tables.ways_out import GO_ON
 from backfill.wording import columns_not_there, in_option, no_column
 
@@ -68,7 +68,7 @@ class Table:
             with suppress(UnsupportedTypeError):
                 if arrow_type(field.name, types[field.name]) == field.type:
                     continue
-            problems.append(f"column {field.name!r} has the type {told(types[field.name])}, expected {field.type}")
+            problems.append(f"column {field.name!r} has the type {type_name(types[field.name])}, expected {field.type}")
         if problems:
             raise SchemaChangedError(
                 f"version {version} of the Delta table {self.uri} does not have the columns that are read: "

@@ -46,10 +46,10 @@ def arrow_type(column: str, kind: Any) -> pa.DataType:
         case StructType():
             return pa.struct([pa.field(item.name, arrow_type(column, item.type)) for item in kind.fields])
         case _:
-            raise _refused(column, told(kind))
+            raise _refused(column, type_name(kind))
 
 
-def told(kind: Any) -> str:
+def type_name(kind: Any) -> str:
     """The type as one reads it."""
     return str(kind.type) if isinstance(kind, PrimitiveType) else str(kind)
 

@@ -19,14 +19,14 @@ from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
 from backfill.upstream.postgres.replication import slot
 from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.replication.publication import Published
-from backfill.upstream.postgres.replication.standbys import saying_which_is_waited_for
+from backfill.upstream.postgres.replication.standbys import logging_awaited_standbys
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session
 from backfill.upstream.postgres.session.server import ask_log
-from backfill.upstream.postgres.tables.begun import Begun
+from backfill.upstream.postgres.tables.baseline import Baseline
+from backfill.upstream.postgres.tables.partition_warnings import PartitionWarnings
 from backfill.upstream.postgres.tables.partitions import read_partitions
 from backfill.upstream.postgres.tables.still_same import ask_identity, require_same_identity
 from backfill.upstream.postgres.tables.table import Table
-from backfill.upstream.postgres.tables.untold import Untold
 from backfill.wording import FRESH_START
 
 logger = logging.getLogger("backfill")
@@ -59,7 +59,7 @@ class _Asked:
 class ChangeLog:
     """Reads the changes of the next batch; what is found decides where that batch ends."""
 
-    def __init__(self, connector: Connector, options: Options, table: Table, place: Place, begun: Begun) -> None:
+    def __init__(self, connector: Connector, options: Options, table: Table, place: Place, begun: Baseline) -> None:
         self._connector = connector
         self._fails_on_data_loss = options.fail_on_data_loss
         self._table = table
@@ -71,7 +71,7 @@ class ChangeLog:
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
         self.kept = KeptChanges()
         self._reported: set[str] = set()
-        self._untold = Untold(table.description, begun.known_partitions)
+        self._untold = PartitionWarnings(table.description, begun.known_partitions)
         self._published: Published | None = None
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes are known to be lost, because the slot no longer has them."""
@@ -91,7 +91,7 @@ class ChangeLog:
     def begin_place(self, session: Session) -> None:
         """Makes the place for a stream that has read nothing yet."""
         self._published = self.place.begin(self._connector, session, self._table)
-        self.place = replace(self._with_beginning(self.place), published_as=self._published.told_versions)
+        self.place = replace(self._with_beginning(self.place), published_as=self._published.versions_text)
 
     def _with_beginning(self, place: Place) -> Place:
         return replace(place, log=place.log.with_beginning(self._connector))
@@ -123,7 +123,7 @@ class ChangeLog:
             found = slot.find(session, place.slot)
             self.lost_up_to = LOG_BEGIN if found is None else found.confirmed
         if self._published is not None:
-            self.place = replace(self.place, published_as=self._published.told_versions)
+            self.place = replace(self.place, published_as=self._published.versions_text)
 
     def read(self, session: Session, stretch: Stretch, limit: int) -> log.Peeked:
         """The changes of a stretch, about `limit` of them at the most."""
@@ -178,7 +178,7 @@ class ChangeLog:
 
     def _peeked(self, session: Session, stretch: Stretch, limit: int) -> log.Peeked:
         most = self.expected.of(limit, stretch.after)
-        with saying_which_is_waited_for(self._connector, session, self.place.slot):
+        with logging_awaited_standbys(self._connector, session, self.place.slot):
             return log.peek(self._connector, log.Feed.of(session, self.place, self._table, self.added), stretch, most)
 
     def _require_published(self, session: Session, asked: _Asked) -> None:
@@ -203,7 +203,7 @@ class ChangeLog:
         if self._published is not None:
             return
         self._published = found
-        if place.published_as not in ("", found.told_versions):
+        if place.published_as not in ("", found.versions_text):
             logger.warning(
                 "publication %s was altered, or given another owner, since the query was started last: changes that it "
                 "left out in between, if any, are not in the log. Where that may be, have the rows read again with "

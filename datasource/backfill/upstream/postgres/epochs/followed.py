@@ -18,7 +18,7 @@ EVERY_COMMIT: Final = Position(Lsn((1 << 63) - 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class SearchedLog:
     """How far the log was read by steps that read no rows: nothing is left to be found before there."""
 
     upto: Lsn = LOG_BEGIN
@@ -31,10 +31,10 @@ class Searched:
         """Whether nothing is to be found after this position and up to this LSN."""
         return upto <= self.upto and after != self.found_after
 
-    def having_read(self, peeked: Peeked) -> Searched:
+    def having_read(self, peeked: Peeked) -> SearchedLog:
         if peeked.complete:
             stretch = peeked.stretch
-            return Searched(max(self.upto, stretch.upto), None if peeked.is_idle else stretch.after)
+            return SearchedLog(max(self.upto, stretch.upto), None if peeked.is_idle else stretch.after)
         # An earlier plan, which nobody logged, may have had room for more: the rest has to be found again.
         return replace(self, upto=min(self.upto, peeked.end))
 
@@ -44,7 +44,7 @@ class FollowedEpochs:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self.searched = Searched()
+        self.searched = SearchedLog()
         self._held_at: Position | None = None
         """The state up to which nothing was found while the snapshot was held."""
 

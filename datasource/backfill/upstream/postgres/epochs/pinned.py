@@ -13,7 +13,7 @@ from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Stretch
 from backfill.upstream.postgres.epochs.reading import Reading
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.replication import unseen
-from backfill.upstream.postgres.snapshot.pin import Exported, ExportingSession
+from backfill.upstream.postgres.snapshot.pin import ExportedSnapshot, ExportingSession
 from backfill.upstream.postgres.tables.still_same import require_unchanged
 from backfill.upstream.postgres.tables.table import Table
 from backfill.wording import FRESH_START
@@ -66,7 +66,7 @@ class PinnedEpochs:
         epoch = reading.led(after, now, peeked, taken, taken)
         return Step(epoch, Pin(epoch, exported.token))
 
-    def later(self, before: Position) -> Exported:
+    def later(self, before: Position) -> ExportedSnapshot:
         """The present state, which shows all that `before` does; TransientError where readers do not see that yet."""
         exported = self._export()
         if not self._sees_all(before, exported.position):
@@ -78,7 +78,7 @@ class PinnedEpochs:
             )
         return exported
 
-    def _export(self) -> Exported:
+    def _export(self) -> ExportedSnapshot:
         exported, reading = self._exporter.export(), self._reading
         # The collations that the key is ordered by.
         collations = reading.log.begun.collations if reading.is_attached else self._table.collations

@@ -22,7 +22,7 @@ SAY_EVERY: Final = 60.0
 """The most seconds between two messages. Each pause is twice the one before: a standby may be away for days."""
 
 
-def saying_what_blocks(connector: Connector, waiting: Session, what: str) -> AbstractContextManager[None]:
+def logging_blockers(connector: Connector, waiting: Session, what: str) -> AbstractContextManager[None]:
     """While the body waits in the server with this session, logs now and then which sessions it waits for.
 
     Where there are none, logs what the server does: a commit may wait for a standby, or the answer be on its way.
@@ -46,11 +46,11 @@ def saying_what_blocks(connector: Connector, waiting: Session, what: str) -> Abs
         also = f"; prepared and neither committed nor rolled back: {gids[2:]}" if gids else ""
         return f"the server waits for open transactions (of its processes {pids or 'none'}{also})"
 
-    return asking_meanwhile(connector, what, blockers)
+    return asking_in_background(connector, what, blockers)
 
 
 @contextmanager
-def asking_meanwhile(connector: Connector, what: str, ask: Callable[[Session], str | None]) -> Iterator[None]:
+def asking_in_background(connector: Connector, what: str, ask: Callable[[Session], str | None]) -> Iterator[None]:
     """While the body waits in the server, asks why in another session, less and less often, and logs the answers.
 
     Where `ask` returns None it is asked no more: there is nothing to say of this wait. An empty answer is not logged,

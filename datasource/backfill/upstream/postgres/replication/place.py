@@ -16,7 +16,7 @@ from backfill.upstream.postgres.replication import publication, slot
 from backfill.upstream.postgres.replication.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.replication.own_log import OwnLog
 from backfill.upstream.postgres.replication.publication import Published
-from backfill.upstream.postgres.replication.standbys import saying_which_is_waited_for
+from backfill.upstream.postgres.replication.standbys import logging_awaited_standbys
 from backfill.upstream.postgres.replication.unseen import wait_for_open, wait_for_unseen
 from backfill.upstream.postgres.replication.writers import require_writable
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session, one_row
@@ -143,7 +143,7 @@ class Place:
         inserted, flushed = one_row(session.execute(sql.SQL("SELECT {}").format(ENDS_OF_LOG)))
         behind = flushed_end(session, connector, inserted, flushed)
         wait_for_unseen(connector, session, self.slot)
-        with saying_which_is_waited_for(connector, session, self.slot):
+        with logging_awaited_standbys(connector, session, self.slot):
             slot.advance(session, self.slot, behind)
 
     def make(self, connector: Connector, session: Session, table: Table) -> tuple[Published, bool]:

@@ -19,7 +19,7 @@ from psycopg import sql
 
 from backfill.errors import BackfillError, DatabaseSetupError, SchemaChangedError, TableError
 from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, QualifiedName, TableDescription, quoted
-from backfill.upstream.postgres.replication.blockers import saying_what_blocks
+from backfill.upstream.postgres.replication.blockers import logging_blockers
 from backfill.upstream.postgres.replication.published import is_left_out, listed, listing
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session, one_row
 from backfill.upstream.postgres.session.locks import take_without_snapshot
@@ -109,7 +109,7 @@ class Published(Publication):
     versions: tuple[str, ...]
 
     @property
-    def told_versions(self) -> str:
+    def versions_text(self) -> str:
         """The versions as a bookmark notes them; never empty."""
         return ", ".join(self.versions)
 
@@ -120,7 +120,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
         return
     statement = creating(session, name, table)
     try:
-        with saying_what_blocks(connector, session, f"publication {name}"), _transaction(session):
+        with logging_blockers(connector, session, f"publication {name}"), _transaction(session):
             take_without_snapshot(session, table.name.identifier())
             session.execute(statement)
             note_membership(session, name, table.oid)

@@ -23,7 +23,7 @@ from backfill.upstream.postgres.position import (
     format_lsn,
     parse_lsn,
 )
-from backfill.upstream.postgres.replication.blockers import saying_what_blocks
+from backfill.upstream.postgres.replication.blockers import logging_blockers
 from backfill.upstream.postgres.replication.end_of_log import CLOCK
 from backfill.upstream.postgres.replication.timelines import another
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session, one_row
@@ -102,7 +102,7 @@ class SlotState:
         return self.wal_status == "lost"
 
     @property
-    def told_kind(self) -> str:
+    def kind_text(self) -> str:
         """How it differs from a stream's slot, in words; a physical one has no plugin, and belongs to no database."""
         return f"uses {self.plugin} and not pgoutput" if self.plugin else "is a physical one"
 
@@ -112,7 +112,7 @@ class SlotState:
         return f"drop it, if nobody needs it (SELECT pg_drop_replication_slot('{self.name}'))"
 
     @property
-    def told_lost(self) -> str:
+    def loss_text(self) -> str:
         """How the server says that it is lost, and why, where it says so."""
         return f"wal_status=lost{f', {self.invalidation}' if self.invalidation else ''}"
 
@@ -209,7 +209,7 @@ def require_kept(
 def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str = START_OVER_OR_GO_ON) -> None:
     if found.plugin != "pgoutput":
         raise DataLossError(
-            f"replication slot {found.name} {found.told_kind}, so it is not the slot that was read: {found.dropping}. "
+            f"replication slot {found.name} {found.kind_text}, so it is not the slot that was read: {found.dropping}. "
             f"{way_out}"
         )
     if not found.here:
@@ -221,7 +221,7 @@ def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str
     if found.is_lost:
         keep = _WHAT_KEEPS_IT.get(found.invalidation or "", "raise max_slot_wal_keep_size")
         raise DataLossError(
-            f"replication slot {found.name} was invalidated ({found.told_lost}); the changes after "
+            f"replication slot {found.name} was invalidated ({found.loss_text}); the changes after "
             f"{format_lsn(after)} are gone. {way_out}; {keep} so that it does not happen again"
         )
 
@@ -255,8 +255,8 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         with _saying_what_to_set_up(session):
             if found is not None:
                 drop(session, name)
-                logger.warning("replication slot %s was invalidated (%s), and is made again", name, found.told_lost)
-            with saying_what_blocks(connector, session, f"replication slot {name}"):
+                logger.warning("replication slot %s was invalidated (%s), and is made again", name, found.loss_text)
+            with logging_blockers(connector, session, f"replication slot {name}"):
                 session.execute(_MAKE_TO_FAIL_OVER if session.info.server_version >= _FAILS_OVER else _MAKE, [name])
     except psycopg.errors.DuplicateObject:
         return False
@@ -298,7 +298,7 @@ def require_usable(session: Session, found: SlotState) -> None:
     """Raises DatabaseSetupError unless a stream may begin with this slot, which somebody has made."""
     if found.plugin != "pgoutput":
         raise DatabaseSetupError(
-            f"replication slot {found.name} exists and {found.told_kind}; choose another slotName, or {found.dropping}"
+            f"replication slot {found.name} exists and {found.kind_text}; choose another slotName, or {found.dropping}"
         )
     if not found.here:
         raise DatabaseSetupError(f"{_elsewhere(session, found)}; choose another slotName")
@@ -358,7 +358,7 @@ def drop(session: Session, slot: str) -> str:
     found = find(session, slot)
     if found is not None and not found.plugin:
         raise DatabaseSetupError(
-            f"replication slot {slot} {found.told_kind}, so it is not the stream's, and nothing was dropped: "
+            f"replication slot {slot} {found.kind_text}, so it is not the stream's, and nothing was dropped: "
             f"{found.dropping}, and do this again"
         )
     if found is not None and not found.here:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
-from backfill.upstream.postgres.replication.blockers import asking_meanwhile
+from backfill.upstream.postgres.replication.blockers import asking_in_background
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 
 _SINCE: Final = 170000
@@ -37,11 +37,13 @@ _WAY_OUT: Final = (
 )
 
 
-def saying_which_is_waited_for(connector: Connector, session: Session, slot: str) -> AbstractContextManager[None]:
+def logging_awaited_standbys(connector: Connector, session: Session, slot: str) -> AbstractContextManager[None]:
     """While the body reads the slot, logs now and then that it waits for standbys, if it does."""
     if session.info.server_version < _SINCE:
         return nullcontext()
-    return asking_meanwhile(connector, f"changes of replication slot {slot}", lambda asked: _waited_for(asked, slot))
+    return asking_in_background(
+        connector, f"changes of replication slot {slot}", lambda asked: _waited_for(asked, slot)
+    )
 
 
 def _waited_for(session: Session, slot: str) -> str | None:

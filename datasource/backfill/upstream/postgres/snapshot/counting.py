@@ -26,7 +26,7 @@ _MOST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class RangeCounter:
     """Counts in a session's transaction; it sends statements together, so that round trips do not add up."""
 
     session: Session

@@ -18,9 +18,9 @@ from backfill.errors import BackfillError
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.session.connection import Session
 from backfill.upstream.postgres.session.failures import translating
-from backfill.upstream.postgres.snapshot.counting import RANGES_AT_ONCE, Counting
+from backfill.upstream.postgres.snapshot.counting import RANGES_AT_ONCE, RangeCounter
 from backfill.upstream.postgres.snapshot.entering import enter_pinned
-from backfill.upstream.postgres.snapshot.pin import Exported, ExportingSession
+from backfill.upstream.postgres.snapshot.pin import ExportedSnapshot, ExportingSession
 
 ROWS_PER_SESSION: Final = 200_000
 """Another session is worth opening only for so many rows: fewer are counted faster than it opens."""
@@ -37,7 +37,7 @@ class Measuring:
     """Measures ranges of the exporter's table in a state that it holds."""
 
     exporter: ExportingSession
-    state: Exported
+    state: ExportedSnapshot
     only: str
     """A condition: the rows for which it holds are read, and so counted. Empty for all."""
 
@@ -91,7 +91,7 @@ class Measuring:
                 return self._extents(session, requests)
 
     def _extents(self, session: Session, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        return Counting(session, self.exporter.table, self.only, self.state.count_by_bitmap).extents(requests)
+        return RangeCounter(session, self.exporter.table, self.only, self.state.count_by_bitmap).extents(requests)
 
 
 def _cancel(counting: Sequence[Session], others: Sequence[Future[tuple[Extent, ...]]]) -> None:

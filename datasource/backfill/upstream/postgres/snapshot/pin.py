@@ -23,7 +23,7 @@ from backfill.upstream.postgres.tables.ranges import KeyedTable
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedSnapshot:
     """A state, its name for readers, when it was taken (µs since 1970), and the session that holds it."""
 
     session: Session
@@ -40,10 +40,10 @@ class ExportingSession:
     def __init__(self, connector: Connector, table: KeyedTable) -> None:
         self.connector = connector
         self.table = table
-        self._held: Exported | None = None
+        self._held: ExportedSnapshot | None = None
         self._lock = threading.Lock()
 
-    def export(self) -> Exported:
+    def export(self) -> ExportedSnapshot:
         """A new snapshot; an earlier one is released. Everything it sees has been flushed to the log."""
         self.close()
         session = self.connector.session()
@@ -58,7 +58,7 @@ class ExportingSession:
             self._held = exported
         return exported
 
-    def _begin(self, session: Session) -> Exported:
+    def _begin(self, session: Session) -> ExportedSnapshot:
         # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
         with session.pipeline():
             session.execute(locks.IN_SESSION)
@@ -79,7 +79,7 @@ class ExportingSession:
         (before,), (name,) = one_row(stood), one_row(named)
         require_same_files(before, files)
         position = Position(flushed_end(session, self.connector, inserted, flushed), Snapshot.parse(snapshot))
-        return Exported(session, position, str(Token(name, snapshot, files)), taken, by_bitmap)
+        return ExportedSnapshot(session, position, str(Token(name, snapshot, files)), taken, by_bitmap)
 
     @contextmanager
     def looking(self, token: str) -> Iterator[Session]:
@@ -89,7 +89,7 @@ class ExportingSession:
             require_same_state(Token.parse(token), session.cursor(), self.table)
             yield session
 
-    def held(self, token: str) -> Exported:
+    def held(self, token: str) -> ExportedSnapshot:
         """The state of this token; SnapshotGoneError where it has been released."""
         held = self._held
         if held is None or held.token != token:

@@ -37,7 +37,7 @@ _MONEY: Final = ("money", "_money")
 """Types that the driver gives as whole numbers as well; they are only ever asked for as text."""
 
 
-class _Met(enum.Enum):
+class _FoundIn(enum.Enum):
     """Where a value that Spark cannot hold was found; the text says what to do about it there."""
 
     KEY = "Start the query again {instead}"
@@ -50,15 +50,15 @@ class _Met(enum.Enum):
 
 def decode_text(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
     """The values that a string or binary array of output-function text stands for; nulls stay null."""
-    return _parsed(mapped, text, _Met.KEY)
+    return _parsed(mapped, text, _FoundIn.KEY)
 
 
 def from_change(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
     """The values that the text in the change log stands for."""
-    return _parsed(mapped, text, _Met.CHANGE)
+    return _parsed(mapped, text, _FoundIn.CHANGE)
 
 
-def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _Met) -> pa.Array[Any]:
+def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _FoundIn) -> pa.Array[Any]:
     if text.null_count == len(text):
         return _nulls(mapped, len(text))
     try:
@@ -81,7 +81,7 @@ def from_snapshot(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.A
     """The values of what the driver returned for `snapshot_expression`; the server called their type `sent`."""
     match mapped.source:
         case Source.TEXT:
-            return _parsed(mapped, array, _Met.ROW)
+            return _parsed(mapped, array, _FoundIn.ROW)
         case Source.PACKED:
             return _unpacked(mapped, array)
         case Source.NATIVE | Source.INT8:
@@ -95,7 +95,7 @@ def _native(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.Array[A
         raise _retyped(mapped, sent or str(array.type), str(driver))
     if pa.types.is_string(array.type):
         # The driver passes on whatever bytes the server sends.
-        return _parsed(mapped, array, _Met.ROW)
+        return _parsed(mapped, array, _FoundIn.ROW)
     return _in_range(mapped, array).cast(mapped.arrow)
 
 
@@ -107,7 +107,7 @@ def _unpacked(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
     except OtherElementsError as found:
         raise _retyped(mapped, f"an array of the type {found}", f"one of {mapped.packed}") from None
     except UnreadableTextError as problem:
-        raise _out_of_range(mapped, problem, _Met.ROW) from None
+        raise _out_of_range(mapped, problem, _FoundIn.ROW) from None
     return replace(elements, values=_in_range(mapped, elements.values)).lists(mapped.arrow)
 
 
@@ -155,10 +155,10 @@ def _require_in_range(mapped: MappedColumn, array: pa.Array[Any]) -> None:
 def _require_between(mapped: MappedColumn, array: pa.Array[Any], least: int, most: int, otherwise: str) -> None:
     found = pc.min_max(array)
     if found["min"].is_valid and not (least <= found["min"].as_py() and found["max"].as_py() <= most):
-        raise _out_of_range(mapped, UnreadableTextError(otherwise), _Met.ROW)
+        raise _out_of_range(mapped, UnreadableTextError(otherwise), _FoundIn.ROW)
 
 
-def _out_of_range(mapped: MappedColumn, problem: UnreadableTextError, met: _Met) -> ValueOutOfRangeError:
+def _out_of_range(mapped: MappedColumn, problem: UnreadableTextError, met: _FoundIn) -> ValueOutOfRangeError:
     instead = "without the column (option columns)"
     if not isinstance(problem, NotUtf8Error):
         instead = f'with .option("customSchema", "{in_option(mapped.name)} STRING"), or {instead}'

@@ -11,7 +11,7 @@ LOOKS: Final = 30
 """The pace is taken over so many batches that were seen to end."""
 
 
-class Watching:
+class PaceMeter:
     """Remembers when the stream's last batches were seen to end. One that had ended before the first look might have
     done so long ago, and tells nothing.
 

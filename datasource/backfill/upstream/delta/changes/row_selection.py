@@ -23,7 +23,7 @@ does not tell how many rows are too many.
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RowSelection:
     """Which rows of a file are read: those at these places, or if not `taken` all others. The places ascend."""
 
     places: Indices
@@ -47,7 +47,7 @@ class Chosen:
         return result
 
 
-def batches(parquet: pq.ParquetFile, columns: list[str], chosen: Chosen) -> Iterator[tuple[int, pa.RecordBatch]]:
+def batches(parquet: pq.ParquetFile, columns: list[str], chosen: RowSelection) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches of the file that may have chosen rows, each with its place."""
     at = 0
     for group in range(parquet.num_row_groups):

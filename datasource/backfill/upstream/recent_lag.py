@@ -12,7 +12,7 @@ INTERVAL: Final = 1.0
 """Seconds for which the lag that was found last is given again."""
 
 
-class Lately:
+class RecentLag:
     """What the last look found, and when that was."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ Where the log leaves out a value that is not stored either, the row is looked up
 or at a later state where that one is gone, as it is after the backfill. Such a row already shows what the rest of the
 batch does to its key, so that is passed over. And by then the key may belong to another row than the one that was
 changed, so no value is taken from a row that was looked up: if a later change leaves one out, its row is looked up in
-turn. The place in a row's order tells that it was looked up (`LOOKED_UP`).
+turn. The place in a row's order shows that it was looked up (`LOOKED_UP`).
 
 With an order column no value is taken from any stored row: a row that came late was left out, and the log's next change
 may be one to it. Nor is the rest of the batch passed over: it may have a row of a greater order than the one looked up.
@@ -26,7 +26,7 @@ from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
 from backfill.whole_rows.events import Events, Portion, places
-from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
+from backfill.whole_rows.images import Images, KnownRows, Lost, TooLarge, images
 from backfill.whole_rows.late import NO_ORDER, order_of, timely
 from backfill.whole_rows.lookup import LookUp, looked_up
 from backfill_state.upsert import CHUNK_ROWS, Found, Updates, UpsertState
@@ -47,7 +47,7 @@ LOOKED_UP: Final = 1 << (ORDINAL_BITS - 1)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The options of telling changes in full."""
+    """The options by which changes are completed."""
 
     skips_equal: bool = False
     """Whether an update that changes nothing is left out."""
@@ -87,7 +87,7 @@ class _Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CompletedChanges:
     """The images of some changes, in the columns of `mark`, and how many events and changes they are made of."""
 
     marked: pa.RecordBatch
@@ -97,7 +97,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class WholeRows:
-    """Tells the changes of one batch in full, and keeps `state` up with them."""
+    """Completes the changes of one batch, and keeps `state` up with them."""
 
     state: UpsertState
     table: TableSchema
@@ -105,7 +105,7 @@ class WholeRows:
     look_up: LookUp
     batch: int
 
-    def tell(self, changes: pa.RecordBatch, halves: Halves, place: int) -> Told:
+    def complete(self, changes: pa.RecordBatch, halves: Halves, place: int) -> CompletedChanges:
         """The images of the first changes, as many of them as are not too much at once.
 
         Puts the rows that are there after these changes into the state, with places in the batch from `place` on.
@@ -113,30 +113,30 @@ class WholeRows:
         stored = self._unshown(self._first(changes, halves))
         taken = stored.portion.changes.num_rows
         whole = self._whole(stored, self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES)
-        if isinstance(whole, TooMuch):
+        if isinstance(whole, TooLarge):
             # Where too many rows were looked up, it is not known how many changes fewer would do.
             fewer = slice(min(whole.changes, max(1, taken // 2)))
-            return self.tell(changes[fewer], halves.of(fewer), place)
+            return self.complete(changes[fewer], halves.of(fewer), place)
         self._put(whole, place, whole.events.change >= taken)
-        return Told(whole.images.marked, len(whole.events), taken)
+        return CompletedChanges(whole.images.marked, len(whole.events), taken)
 
-    def _whole(self, stored: _WithStored, most_bytes: int) -> _Whole | TooMuch:
+    def _whole(self, stored: _WithStored, most_bytes: int) -> _Whole | TooLarge:
         """The images of a portion. Rows that are looked up replace events with lost values, until there are none."""
-        told: tuple[Events, Indices] | None = None
+        logged: tuple[Events, Indices] | None = None
         while True:
             stored, order, after_late = self._timely(stored)
             made = self._images(stored, after_late, IMAGES * most_bytes)
             if isinstance(made, Images):
-                if told is not None:
-                    order = np.where(made.after.present, order, _of_gone(stored.events, order, *told))
+                if logged is not None:
+                    order = np.where(made.after.present, order, _with_rows_gone(stored.events, order, *logged))
                 return _Whole(stored.events, order, made)
-            if isinstance(made, TooMuch):
+            if isinstance(made, TooLarge):
                 return made
             rest = not self.rules.order_column
             replaced = looked_up(stored.portion, made, self.look_up, shows_the_rest=rest, most_bytes=most_bytes)
-            if isinstance(replaced, TooMuch):
+            if isinstance(replaced, TooLarge):
                 return replaced
-            told = told or (stored.events, order)
+            logged = logged or (stored.events, order)
             stored = self._with_stored(self._portion(*replaced))
 
     def _put(self, whole: _Whole, place: int, added: Mask) -> None:
@@ -183,7 +183,7 @@ class WholeRows:
         shown = (_looked_up(stored.before.entries) & in_this)[stored.events.number]
         return stored.only(~shown, stored.portion.halves_without(shown))
 
-    def _images(self, stored: _WithStored, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
+    def _images(self, stored: _WithStored, after_late: Mask, most_bytes: int) -> Images | Lost | TooLarge:
         present = _filled(stored.before.entries["present"], value=False)
         # The row that is stored need not be the one that the log goes on from.
         another = present if self.rules.order_column else _looked_up(stored.before.entries)
@@ -191,7 +191,7 @@ class WholeRows:
         severed[stored.events.first[another]] = True
         return images(
             stored.portion,
-            Known(present, as_one_batch(stored.before.rows)),
+            KnownRows(present, as_one_batch(stored.before.rows)),
             columns=self.table.columns,
             skips_equal=self.rules.skips_equal,
             most_bytes=most_bytes,
@@ -223,16 +223,16 @@ def _looked_up(entries: pa.Table) -> Mask:
     return looked_up
 
 
-def _of_gone(events: Events, order: Indices, told: Events, reached: Indices) -> Indices:
-    """The order of each key, going also by rows that the log told and that were gone when they were looked up.
+def _with_rows_gone(events: Events, order: Indices, logged: Events, reached: Indices) -> Indices:
+    """The order of each key, going also by rows that the log has and that were gone when they were looked up.
 
-    `reached` is the order of each key of all `told` events.
+    `reached` is the order of each key of all `logged` events.
     """
-    of_each: Indices = np.append(reached, NO_ORDER)[places(events.distinct, told.distinct)]
+    of_each: Indices = np.append(reached, NO_ORDER)[places(events.distinct, logged.distinct)]
     return np.maximum(order, of_each)
 
 
-def put(state: UpsertState, keys: pa.RecordBatch, known: Known, order: Indices, tie: Indices) -> None:
+def put(state: UpsertState, keys: pa.RecordBatch, known: KnownRows, order: Indices, tie: Indices) -> None:
     """Puts into the state what is known of each key, and the two numbers of its order."""
     heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(known.present)]
     stored = pa.Table.from_arrays(list[Any](known.rows.columns), schema=state.layout.row)

@@ -50,7 +50,7 @@ _LOOK: Final = sql.SQL(
 _NAMED: Final = 10
 
 
-class Untold:
+class PartitionWarnings:
     """Logs, once for each partition, that the change log lacks what has become of its rows."""
 
     def __init__(self, root: TableDescription, known: Iterable[int]) -> None:

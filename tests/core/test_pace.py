@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backfill.command.pace import LOOKS, PaceMeter
 from backfill.command.status import Pace, RowsRead, Status
-from backfill.command.watching import LOOKS, Watching
 from backfill.control import Control
 from backfill.epoch import Epoch
 from backfill.offset import Barrier
@@ -28,13 +28,13 @@ def again(rows: int, *, epoch: int, request: str) -> Status:
 
 def paces(*looks: tuple[float, Status]) -> list[float | None]:
     """Returns the pace after each of the looks, which are taken at these seconds."""
-    watching = Watching()
+    watching = PaceMeter()
     found = [watching.pace(now, seconds) for seconds, now in looks]
     return [None if pace is None else pace.rows_per_second for pace in found]
 
 
 def test_it_is_the_rows_between_two_ends_of_batches_over_the_time_between_them() -> None:
-    watching = Watching()
+    watching = PaceMeter()
     for seconds, now in ((0, read(1000, epoch=1)), (1, read(2000, epoch=2)), (2, read(2000, epoch=2))):
         assert watching.pace(now, seconds) is None  # One end was seen. When the one before was, nobody knows.
     assert watching.pace(read(3000, epoch=3), 5) == Pace(250.0, None)

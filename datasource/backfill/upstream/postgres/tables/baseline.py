@@ -17,7 +17,7 @@ _LOST_TRACK: Final = f"what has been read cannot be told from what has not. Make
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Baseline:
     """Which table it was, and the order of its key; a new order may be noted once nothing depends on the old one."""
 
     collations: str
@@ -50,7 +50,7 @@ class Begun:
     """The OIDs of `TableDescription.partitions`, when the stream was started last."""
 
     @classmethod
-    def with_table(cls, table: Table) -> Begun:
+    def with_table(cls, table: Table) -> Baseline:
         """How the table is for a stream that begins now."""
         return cls(
             collations=table.collations,
@@ -64,7 +64,7 @@ class Begun:
         )
 
     @classmethod
-    def of(cls, bookmark: Bookmark) -> Begun:
+    def of(cls, bookmark: Bookmark) -> Baseline:
         """What a bookmark made of `names` says."""
         return cls(
             collations=dict(bookmark).get("collations", ""),
@@ -110,11 +110,11 @@ class Begun:
                 f"where all rows have been read once, leave snapshotFilter out; or {_START_OVER}"
             )
 
-    def reordered(self, table: Table) -> Begun:
+    def reordered(self, table: Table) -> Baseline:
         """The same, for positions in the order that keys have now."""
         return replace(self, collations=table.collations, order=table.order, key_types=table.key_types)
 
-    def keeping(self, table: Table) -> Begun:
+    def keeping(self, table: Table) -> Baseline:
         """The same, noting of which columns last rows are kept. Raises where kept rows have values of other columns.
 
         Columns may have come at the end, or be left out there: whether the last rows allow that is not checked here.
@@ -176,7 +176,7 @@ class Begun:
                 f"order, unless that or its schema was only renamed, and {_LOST_TRACK}"
             )
 
-    def started(self, table: Table) -> Begun:
+    def started(self, table: Table) -> Baseline:
         """The same for a stream that is started again now."""
         return replace(self, types=table.types, partitions=_listed(table))
 

@@ -1,4 +1,4 @@
-"""Random changes to a table of few keys, and what is told of them: the reference for whole rows."""
+"""Random changes to a table of few keys, and the rows they become: the reference for whole rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, UPDATE, changes_
 Key = tuple[str, int]
 Value = int | None
 Row = tuple[Value, Value]
-Told = tuple[str, Key, Row]
+Emitted = tuple[str, Key, Row]
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("x", pa.int64()),
@@ -97,22 +97,22 @@ def apply_in_order(change: Change, emitted: set[Key], rows: dict[Key, Row], late
                 latest[change.key] = change.row
 
 
-def reference(changes: list[Change], sink: dict[Key, Row], emitted: set[Key], *, skips_equal: bool) -> list[Told]:
-    """Returns what is told of the changes, taken one after the other; brings `sink` up to date."""
-    told: list[Told] = []
+def reference(changes: list[Change], sink: dict[Key, Row], emitted: set[Key], *, skips_equal: bool) -> list[Emitted]:
+    """Returns the rows that the changes become, taken one after the other; brings `sink` up to date."""
+    emitted_rows: list[Emitted] = []
     for change in changes:
         gone = change.key if change.op == DELETE else change.old
         if gone in sink and gone is not None:
-            told.append(("delete", gone, sink.pop(gone)))
+            emitted_rows.append(("delete", gone, sink.pop(gone)))
         if change.op == DELETE or change.key not in emitted:
             continue
         before = sink.get(change.key)
         sink[change.key] = change.row
         if before is None:
-            told.append(("insert", change.key, change.row))
+            emitted_rows.append(("insert", change.key, change.row))
         elif not (skips_equal and before == change.row):
-            told += [("update_preimage", change.key, before), ("update_postimage", change.key, change.row)]
-    return told
+            emitted_rows += [("update_preimage", change.key, before), ("update_postimage", change.key, change.row)]
+    return emitted_rows
 
 
 def key_of(row: dict[str, Any]) -> Key:
@@ -140,10 +140,10 @@ def rows_found(keys: pa.RecordBatch, table: dict[Key, Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 
 
-def fold(told: list[Told], sink: dict[Key, Row]) -> None:
-    """Applies what is told to `sink`, as a consumer that checks everything."""
-    before: Told | None = None
-    for line in told:
+def fold(emitted_rows: list[Emitted], sink: dict[Key, Row]) -> None:
+    """Applies emitted rows to `sink`, as a consumer that checks everything."""
+    before: Emitted | None = None
+    for line in emitted_rows:
         kind, key, row = line
         match kind:
             case "insert":
