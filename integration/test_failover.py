@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -12,7 +13,8 @@ import pytest
 
 from backfill.__main__ import main
 from backfill.errors import DataLossError
-from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.changes.changelog import ChangeLog
+from backfill.upstream.postgres.session.connection import Connector, Session
 from integration import standby
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -212,6 +214,54 @@ def test_a_query_that_runs_ends_and_goes_on_when_it_is_started_again(pair: Calla
         run.catch_up()
     run.restart()
     run.finish()
+
+
+def test_a_stream_that_waits_to_begin_begins_on_the_standby_that_is_promoted_meanwhile(
+    pair: Callable[..., Pair], capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = pair()
+    run = servers.run
+    run.restart(url=leading_to(servers.primary, servers.other))
+    old = run.database
+    with old.connect() as writer, ThreadPoolExecutor(1) as pool:
+        writer.execute("INSERT INTO t (id) VALUES (900001)")
+        begun = pool.submit(run.plan, 50)
+        eventually(lambda: old.execute("SELECT count(*) FROM pg_replication_slots WHERE plugin = 'pgoutput'") == [(1,)])
+        servers.hand_over()
+        assert begun.result()
+        writer.close()
+    run.commit(run.read())
+    churn(run.database, 1)
+    run.batch(50)
+    assert main(["status", "--state-dir", run.options["stateDir"], "--url", run.options["url"]]) == 0
+    assert "database:" not in capsys.readouterr().out
+    run.restart()
+    run.finish()
+
+
+@pytest.mark.parametrize("mode", ["initial", "latest"])
+def test_a_stream_whose_place_was_made_on_the_server_before_ends_before_its_first_batch(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """As it has read nothing, it begins anew when it is started again."""
+    servers = pair(startupMode=mode)
+    run = servers.run
+    run.restart(url=leading_to(servers.primary, servers.other))
+    ours = ChangeLog.begin_place
+
+    def and_then_fail_over(log: ChangeLog, session: Session) -> None:
+        ours(log, session)
+        servers.hand_over()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ChangeLog, "begin_place", and_then_fail_over)
+        with pytest.raises(DataLossError, match=r"timeline 1 and this server is on timeline 2.*Start the query again"):
+            run.plan(50)
+    run.restart()
+    run.batch(50)
+    run.database.execute("INSERT INTO t VALUES (900001, 'new')")
+    run.catch_up()
+    assert run.fold.rows[900001,]["v"] == "new"
 
 
 def test_a_standby_that_answers_in_place_of_the_primary_is_not_taken_for_a_loss(

@@ -48,6 +48,33 @@ def test_changes_are_not_read_from_a_primary_that_stayed_behind_while_all_else_i
     run.finish()
 
 
+def test_rows_are_not_read_from_a_primary_that_stayed_behind_while_changes_are_read_from_the_new_one(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sessions that read the log are kept from batch to batch; that of a state is opened for each."""
+    primary, other, database = with_standby(start_postgres, 4000)
+    run = start_stream(database=database, url=leading_to(primary, other), vnodeCount="4", numPartitions="2")
+    servers = Pair(primary, other, run)
+    run.batch(50)
+    servers.synchronize()
+    run.stop()
+    servers.hand_over()
+    run.restart()
+    run.batch(50)
+    primary.start()
+    Database(primary, "postgres").execute("UPDATE t SET v = 'of the old one'")
+    run.database.execute("UPDATE t SET v = repeat('of the new one', 30)")
+    ours, reads_log = IdleSessions.take, run.upstream._connector
+    # As when an executor was started since the last batch.
+    monkeypatch.setattr(IdleSessions, "take", lambda idle, owner: ours(idle, owner) if owner == reads_log else None)
+    run.give_up_after(0)
+    with pytest.raises(ConnectionLostError, match=r"a server with timeline 1 of .* has answered as well"):
+        run.backfill(500)
+    assert "of the old one" not in {row["v"] for row in run.fold.rows.values()}
+    primary.stop()
+    run.finish()
+
+
 def test_a_copy_of_the_primary_without_the_slot_is_not_taken_for_a_loss(
     start_postgres: Callable[..., LocalServer],
     start_stream: StartStream,

@@ -17,11 +17,12 @@ from backfill.upstream.postgres.changes.kept import KeptChanges
 from backfill.upstream.postgres.changes.log import Stretch
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
 from backfill.upstream.postgres.replication import slot
+from backfill.upstream.postgres.replication.own_log import OwnLog
 from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.replication.publication import Published
 from backfill.upstream.postgres.replication.standbys import logging_awaited_standbys
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session
-from backfill.upstream.postgres.session.server import ask_log
+from backfill.upstream.postgres.session.server import ask_log, require_log
 from backfill.upstream.postgres.tables.baseline import Baseline
 from backfill.upstream.postgres.tables.partition_warnings import PartitionWarnings
 from backfill.upstream.postgres.tables.partitions import read_partitions
@@ -89,12 +90,21 @@ class ChangeLog:
         return position.lsn < self.lost_up_to
 
     def begin_place(self, session: Session) -> None:
-        """Makes the place for a stream that has read nothing yet."""
-        self._published = self.place.begin(self._connector, session, self._table)
-        self.place = replace(self._with_beginning(self.place), published_as=self._published.versions_text)
+        """Makes the place for a stream that has read nothing yet, in the log of the server that this session is on.
+
+        That may be on another timeline than the one that described the table: a start may wait for long.
+        """
+        now = require_log(ask_log(session), system=self.place.log.system, reached=LOG_BEGIN)
+        place = replace(self.place, log=OwnLog(self.place.log.system, now))
+        self._published = place.begin(self._connector, session, self._table)
+        self.place = replace(self._with_beginning(place), published_as=self._published.versions_text)
 
     def _with_beginning(self, place: Place) -> Place:
         return replace(place, log=place.log.with_beginning(self._connector))
+
+    def require_same_log(self, session: Session) -> None:
+        """Raises DataLossError unless this session is on a server that goes on with the log which the stream reads."""
+        self.place.log.require_same(ask_log(session), max(self._reached.values(), default=LOG_BEGIN))
 
     def find_place(self, session: Session, after: Position) -> None:
         """Checks that a stream which stands at `after` can go on from its place; makes the place again where the stream
@@ -133,8 +143,7 @@ class ChangeLog:
         try:
             peeked = peek()
         except OtherServerError:
-            # If this session is on that server too, this raises an error that says what to do.
-            self.place.log.require_same(ask_log(session), max(self._reached.values()))
+            self.require_same_log(session)  # If this session is on that server too, this says what to do.
             raise
         except DataLossError:
             self._find_place_again(session, after)
@@ -159,7 +168,7 @@ class ChangeLog:
         Returns only where the stream goes on without what was lost; on the same timeline, because only a start notes
         another one.
         """
-        self.place.log.require_same(ask_log(session), max(self._reached.values()))
+        self.require_same_log(session)
         self.find_place(session, after)
         if self._fails_on_data_loss:
             self.place.require_same_publication(session, self._table, self._published)

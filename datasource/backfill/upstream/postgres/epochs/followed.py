@@ -52,7 +52,7 @@ class FollowedEpochs:
         """The epoch after the next commits in the log, visible yet or not: no snapshot rows are read any more."""
         reading = self._reading
         if after is None:
-            now = reading.look(reading.session)
+            now = self._first()
             # Which commits were visible is known only once the log has been read.
             return reading.first(Position(now.lsn, unseen=LOG_BEGIN), reading.looked_at)
         began = Position.parse(after.position)
@@ -81,9 +81,9 @@ class FollowedEpochs:
         reading = self._reading
         if after is not None and Position.parse(after.position).snapshot is None:
             return self.logged(after, max_changes, None)
-        now = reading.look(reading.session)
         if after is None:
-            return reading.first(now, reading.looked_at)
+            return reading.first(self._first(), reading.looked_at)
+        now = reading.look(reading.session)
         if now == self._held_at and reading.read_lately:
             return reading.stayed(after)
         began = Position.parse(after.position)
@@ -94,6 +94,13 @@ class FollowedEpochs:
                 return reading.stayed(after)
         position = now if peeked.complete else replace(now, lsn=peeked.end)
         return reading.led(after, position, peeked, reading.looked_at)
+
+    def _first(self) -> Position:
+        """The present state, of the log in which the stream's place was made."""
+        reading = self._reading
+        now = reading.look(reading.session)
+        reading.log.require_same_log(reading.session)
+        return now
 
     def _may_stay(self, began: Position, upto: Lsn) -> bool:
         """Whether the stream may stay where it is although the log was read up to `upto`, which has nothing for it.

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from backfill.epoch import Epoch
-from backfill.errors import TransientError
+from backfill.errors import OtherServerError, TransientError
 from backfill.upstream import Pin, Step
 from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Stretch
 from backfill.upstream.postgres.epochs.reading import Reading
@@ -79,7 +79,12 @@ class PinnedEpochs:
         return exported
 
     def _export(self) -> ExportedSnapshot:
-        exported, reading = self._exporter.export(), self._reading
+        reading = self._reading
+        try:
+            exported = self._exporter.export(reading.log.place.log if reading.is_attached else None)
+        except OtherServerError:
+            reading.log.require_same_log(reading.session)
+            raise
         # The collations that the key is ordered by.
         collations = reading.log.begun.collations if reading.is_attached else self._table.collations
         require_unchanged(exported.session, self._table, collations)

@@ -10,7 +10,7 @@ from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossErr
 from backfill.upstream.postgres.description import ServerDescription
 from backfill.upstream.postgres.position import Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
-from backfill.upstream.postgres.session.connection import Asked, Session, one_row
+from backfill.upstream.postgres.session.connection import Asked, Cursor, Session, one_row
 from backfill.wording import ELSEWHERE, FRESH_START
 
 OLDEST: Final = 140000
@@ -47,10 +47,11 @@ _SERVER: Final = f"""
 """
 
 # A standby has no timeline of its own.
-_ORIGIN: Final = f"""
+ORIGIN: Final = f"""
     SELECT (pg_catalog.pg_control_system()).system_identifier::text,
            CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN ({_TIMELINE})::text END
 """
+"""Asks a session for what `require_origin` looks at."""
 
 _LOG: Final = f"""
     SELECT (pg_catalog.pg_control_system()).system_identifier::text, ({_TIMELINE})::text,
@@ -157,8 +158,14 @@ def require_log_of(session: ArrowSession, system: str, timeline: str) -> None:
     """
     if session.log_of == (system, timeline):
         return
-    session.execute(_ORIGIN)
-    found, found_timeline = one_row(session)
+    session.execute(ORIGIN)
+    require_origin(session, system, timeline)
+    session.log_of = system, timeline
+
+
+def require_origin(asked: Cursor, system: str, timeline: str) -> None:
+    """As `require_log_of`, by what a session of either driver answers to ORIGIN."""
+    found, found_timeline = one_row(asked)
     if found_timeline is None:
         raise ConnectionLostError(STANDBY)
     if found != system or found_timeline != timeline:
@@ -167,4 +174,3 @@ def require_log_of(session: ArrowSession, system: str, timeline: str) -> None:
             f"{found_timeline} of system {found} has answered as well: url leads to both, as where a primary is up "
             "again that another one has followed. Point it at the primary alone"
         )
-    session.log_of = found, found_timeline

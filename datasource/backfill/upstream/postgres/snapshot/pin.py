@@ -12,10 +12,11 @@ from psycopg import sql
 from backfill.errors import SnapshotGoneError
 from backfill.upstream.postgres.position import Position, Snapshot
 from backfill.upstream.postgres.replication.end_of_log import CLOCK, ENDS_OF_LOG, flushed_end
+from backfill.upstream.postgres.replication.own_log import OwnLog
 from backfill.upstream.postgres.session import locks
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 from backfill.upstream.postgres.session.failures import translating
-from backfill.upstream.postgres.session.server import require_primary_again
+from backfill.upstream.postgres.session.server import ORIGIN, require_origin, require_primary_again
 from backfill.upstream.postgres.snapshot.entering import BEGIN, Token, require_same_files, require_same_state
 from backfill.upstream.postgres.snapshot.files import files_of
 from backfill.upstream.postgres.snapshot.plans import better_by_bitmap, past_no_default
@@ -43,14 +44,18 @@ class ExportingSession:
         self._held: ExportedSnapshot | None = None
         self._lock = threading.Lock()
 
-    def export(self) -> ExportedSnapshot:
-        """A new snapshot; an earlier one is released. Everything it sees has been flushed to the log."""
+    def export(self, log: OwnLog | None) -> ExportedSnapshot:
+        """A new snapshot; an earlier one is released. Everything it sees has been flushed to the log.
+
+        OtherServerError where the session is on a server with another log than this one, if one is given: see
+        `require_log_of`. Readers find the snapshot on no other server than the one that it was taken on.
+        """
         self.close()
         session = self.connector.session()
         try:
             require_primary_again(session)
             with translating():
-                exported = self._begin(session)
+                exported = self._begin(session, log)
         except BaseException:
             session.close()
             raise
@@ -58,11 +63,14 @@ class ExportingSession:
             self._held = exported
         return exported
 
-    def _begin(self, session: Session) -> ExportedSnapshot:
+    def _begin(self, session: Session, log: OwnLog | None) -> ExportedSnapshot:
         # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
         with session.pipeline():
             session.execute(locks.IN_SESSION)
+            origin = session.execute(ORIGIN)
             stood = session.execute(sql.SQL("SELECT {}").format(files_of(self.table.name)))
+        if log is not None:
+            require_origin(origin, log.system, log.timeline)
         with session.pipeline():
             session.execute(BEGIN)
             with _locked(session, self.table):
