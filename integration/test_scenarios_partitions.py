@@ -182,6 +182,38 @@ def test_a_partition_that_was_away_between_two_looks_is_named(
     run.finish()
 
 
+AWAY = "ALTER TABLE t DETACH PARTITION t_1; ALTER TABLE t ATTACH PARTITION t_1 FOR VALUES FROM (100) TO (200)"
+
+
+def test_a_partition_that_was_away_while_the_query_was_stopped_is_named(
+    run: StreamRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.stop()
+    after(run, AWAY, "INSERT INTO t VALUES (1)")
+    (told,) = said(caplog)
+    assert told.startswith(
+        'since the query was started last, partition "public"."t_1" of "public"."t" was detached and attached again'
+    )
+    run.restart()
+    after(run, "VACUUM FULL pg_inherits", "VACUUM FREEZE pg_inherits", "INSERT INTO t VALUES (2)")
+    assert said(caplog) == [told]
+
+
+def test_a_transaction_that_was_open_when_the_query_was_started_may_have_placed_a_partition_since(
+    run: StreamRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    with run.database.connect() as writer:
+        writer.execute("CREATE TABLE other ()")
+        run.database.execute("CREATE TABLE t_3 PARTITION OF t FOR VALUES FROM (300) TO (400)")
+        run.restart()
+        after(run, "INSERT INTO t VALUES (1)")
+        run.stop()
+        writer.execute(AWAY)
+    after(run, "INSERT INTO t VALUES (2)")
+    (told,) = said(caplog)
+    assert 'partition "public"."t_1" of "public"."t" was detached and attached again' in told
+
+
 def test_a_partition_that_is_truncated_by_itself_is_named(run: StreamRun, caplog: pytest.LogCaptureFixture) -> None:
     after(run, "INSERT INTO t VALUES (1)")
     after(run, "TRUNCATE t_1", "INSERT INTO t VALUES (2)")

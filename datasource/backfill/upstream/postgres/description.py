@@ -147,6 +147,9 @@ class TableDescription:
     partitions: tuple[int, ...] = ()
     """The OIDs of its partitions, at all levels, and its own; empty where it has none or is not followed."""
 
+    listed_in: str = ""
+    """The state of the catalog in which `partitions` were listed, as pg_current_snapshot tells; empty without any."""
+
     @property
     def key_names(self) -> list[str]:
         return [part.column.name for part in self.key]

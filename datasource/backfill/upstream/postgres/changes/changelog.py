@@ -72,7 +72,7 @@ class ChangeLog:
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
         self.kept = KeptChanges()
         self._reported: set[str] = set()
-        self._untold = PartitionWarnings(table.description, begun.known_partitions)
+        self._untold = PartitionWarnings(table.description, begun.known_partitions, begun.partitions_listed_in)
         self._published: Published | None = None
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes are known to be lost, because the slot no longer has them."""

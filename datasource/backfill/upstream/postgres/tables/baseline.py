@@ -8,6 +8,7 @@ from typing import Final
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
+from backfill.upstream.postgres.position import Snapshot
 from backfill.upstream.postgres.tables.columns import keeps_values, room
 from backfill.upstream.postgres.tables.table import Table
 from backfill.wording import FRESH_START, IN_ITS_PLACE
@@ -49,6 +50,9 @@ class Baseline:
     partitions: str = ""
     """The OIDs of `TableDescription.partitions`, when the stream was started last."""
 
+    listed_in: str = ""
+    """See `TableDescription`. Empty without partitions, or where an earlier release listed them."""
+
     @classmethod
     def with_table(cls, table: Table) -> Baseline:
         """How the table is for a stream that begins now."""
@@ -61,6 +65,7 @@ class Baseline:
             types=table.types,
             filter_columns=table.filter_columns,
             partitions=_listed(table),
+            listed_in=table.description.listed_in,
         )
 
     @classmethod
@@ -76,6 +81,7 @@ class Baseline:
             filter_columns=dict(bookmark).get("filter_columns", ""),
             kept=dict(bookmark).get("kept", ""),
             partitions=dict(bookmark).get("parts", ""),
+            listed_in=dict(bookmark).get("parts_listed_in", ""),
         )
 
     @property
@@ -85,6 +91,7 @@ class Baseline:
             ("filter_columns", self.filter_columns),
             ("kept", self.kept),
             ("parts", self.partitions),
+            ("parts_listed_in", self.listed_in),
         )
         return (
             ("collations", self.collations),
@@ -98,6 +105,10 @@ class Baseline:
     @property
     def known_partitions(self) -> tuple[int, ...]:
         return tuple(map(int, self.partitions.split()))
+
+    @property
+    def partitions_listed_in(self) -> Snapshot | None:
+        return Snapshot.parse(self.listed_in) if self.listed_in else None
 
     def require_same_filter(self, table: Table) -> None:
         """Raises where a column that chose the rows at the beginning no longer has its name."""
@@ -178,7 +189,8 @@ class Baseline:
 
     def started(self, table: Table) -> Baseline:
         """The same for a stream that is started again now."""
-        return replace(self, types=table.types, partitions=_listed(table))
+        described = table.description
+        return replace(self, types=table.types, partitions=_listed(table), listed_in=described.listed_in)
 
     def redefined(self, table: Table) -> tuple[str, ...]:
         """The columns that are carried and were given another type or expression since the stream was started last."""

@@ -20,7 +20,7 @@ from backfill.upstream.postgres.description import (
     QualifiedName,
     TableDescription,
 )
-from backfill.upstream.postgres.session.connection import Session
+from backfill.upstream.postgres.session.connection import Session, one_row
 from backfill.upstream.postgres.tables.column_types import read_types, resolve
 from backfill.upstream.postgres.tables.dbtable import find_table
 from backfill.upstream.postgres.tables.identity import choose_index, read_indexes, read_key, require_never_null
@@ -97,7 +97,9 @@ def read_table(session: Session, dbtable: str, *, follows: bool = True) -> Table
     )
     require_never_null(session, table, described.key_names)
     if described.partitioned and follows:
-        return replace(described, partitions=tuple(each.oid for each in read_partitions(session, described)))
+        (state,) = one_row(session.execute("SELECT pg_catalog.pg_current_snapshot()::text"))
+        listed = tuple(each.oid for each in read_partitions(session, described))
+        return replace(described, partitions=listed, listed_in=state)
     return described
 
 

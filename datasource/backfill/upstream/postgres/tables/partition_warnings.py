@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from psycopg import sql
 
 from backfill.upstream.postgres.description import TableDescription
+from backfill.upstream.postgres.position import Snapshot
 from backfill.upstream.postgres.session import locks
-from backfill.upstream.postgres.session.connection import Session
+from backfill.upstream.postgres.session.connection import Session, one_row
 from backfill.upstream.postgres.tables.partitions import Partition
 
 logger = logging.getLogger("backfill")
@@ -50,12 +52,32 @@ _LOOK: Final = sql.SQL(
 _NAMED: Final = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What has come between two states of one server."""
+
+    before: Snapshot
+    now: Snapshot
+
+    def may_have_come(self, xid: int) -> bool:
+        """Whether a row that is there now came in between, by the 32-bit id of the transaction that wrote it.
+
+        A row keeps that for ever, and after 2^32 transactions the ids begin anew: an old row may have one of those that
+        were used in between, which is as unlikely as these are few.
+        """
+        full = self.before.xmin + (xid - self.before.xmin) % (1 << 32)
+        return full < self.now.xmax and (full >= self.before.xmax or full in self.before.running)
+
+
 class PartitionWarnings:
     """Logs, once for each partition, that the change log lacks what has become of its rows."""
 
-    def __init__(self, root: TableDescription, known: Iterable[int]) -> None:
-        """`known`: the OIDs of all partitions when the query was started before; none where they were not noted."""
+    def __init__(self, root: TableDescription, known: Iterable[int], listed_in: Snapshot | None) -> None:
+        """`known`: the OIDs of all partitions when the query was started before; none where they were not noted.
+        `listed_in` is the state of the catalog in which they were, if that was noted.
+        """
         self._root = root
+        self._listed_in = listed_in
         self._known: dict[int, Partition | None] = dict.fromkeys(known)
         self._locked: set[int] = set()
         """The OIDs of partitions that are new and could not be looked at yet, because somebody had locked them."""
@@ -71,6 +93,8 @@ class PartitionWarnings:
         self._locked = set(new).difference(come)
         gone = [(oid, was) for oid, was in known.items() if oid not in now and (was is None or was.is_leaf)]
         kept = [(before, now[oid]) for oid, before in known.items() if before and oid in now]
+        placed_anew = [after for before, after in kept if after.placed != before.placed]
+        placed_anew += self._placed_anew(session, [now[oid] for oid, was in known.items() if not was and oid in now])
         self._say(
             "was attached with rows in it, or has got them since: those that it had before are not in the change log. "
             "If there were any, have them read with backfill re-backfill, unless the backfill is still to come to them",
@@ -84,7 +108,7 @@ class PartitionWarnings:
         self._say(
             "was detached and attached again: what was done to its rows in between is not in the change log. If "
             "anything was, have them read with backfill re-backfill, which removes none from the sink",
-            [after.name.quoted() for before, after in kept if after.placed != before.placed],
+            [each.name.quoted() for each in placed_anew],
         )
         self._say(
             "was truncated by itself, or rewritten: of rows that were truncated the change log has no deletes, so the "
@@ -92,6 +116,14 @@ class PartitionWarnings:
             _truncated([(before, after) for before, after in kept if before.is_leaf]),
         )
         self._known, self._since = {**now}, ""
+
+    def _placed_anew(self, session: Session, known: Sequence[Partition]) -> list[Partition]:
+        """Which of those that there were when the query was started before have got their place since."""
+        if self._listed_in is None or not known:
+            return []
+        (now,) = one_row(session.execute("SELECT pg_catalog.pg_current_snapshot()::text"))
+        since = Since(self._listed_in, Snapshot.parse(now))
+        return [each for each in known if each.placed is not None and since.may_have_come(int(each.placed))]
 
     def _looked_at(self, session: Session, new: Sequence[int]) -> dict[int, bool | None]:
         """For each new partition that is not locked: whether it, or one above it, was attached, and it has rows."""
