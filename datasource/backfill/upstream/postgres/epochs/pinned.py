@@ -49,12 +49,15 @@ class PinnedEpochs:
 
     def _exported_step(self, after: Epoch | None, max_changes: int) -> Step | None:
         """As `step`, without waiting: None where `after` shows what readers do not see yet."""
-        exported, reading = self._export(), self._reading
-        now, taken = exported.position, exported.timestamp
+        reading = self._reading
         if after is None:
-            epoch = reading.first(now, taken)
+            exported = self._export(None)
+            epoch = reading.first(exported.position, exported.timestamp)
             return Step(epoch, Pin(epoch, exported.token))
-        peeked = reading.read(Stretch(Position.parse(after.position), now, now.lsn), max_changes)
+        began = Position.parse(after.position)
+        exported = self._export(began)
+        now, taken = exported.position, exported.timestamp
+        peeked = reading.read(Stretch(began, now, now.lsn), max_changes)
         if not peeked.sees_all(now):
             self._exporter.release(exported.token)
             peeked.rows.close()
@@ -68,7 +71,7 @@ class PinnedEpochs:
 
     def later(self, before: Position) -> ExportedSnapshot:
         """The present state, which shows all that `before` does; TransientError where readers do not see that yet."""
-        exported = self._export()
+        exported = self._export(before)
         if not self._sees_all(before, exported.position):
             raise TransientError(
                 "a commit that the batch has is still invisible to readers, as while a synchronous standby does not "
@@ -78,8 +81,11 @@ class PinnedEpochs:
             )
         return exported
 
-    def _export(self) -> ExportedSnapshot:
+    def _export(self, before: Position | None) -> ExportedSnapshot:
+        """The present state. The sink may have something of the state `before`, which the log has to have then."""
         reading = self._reading
+        if before is not None and reading.is_attached:
+            reading.log.has_reached(before)
         try:
             exported = self._exporter.export(reading.log.place.log if reading.is_attached else None)
         except OtherServerError:
