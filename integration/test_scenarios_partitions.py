@@ -214,6 +214,22 @@ def test_a_transaction_that_was_open_when_the_query_was_started_may_have_placed_
     assert 'partition "public"."t_1" of "public"."t" was detached and attached again' in told
 
 
+def test_the_place_of_a_stream_that_has_logged_no_batch_is_kept_when_the_query_is_started_again(
+    database: Database, start_stream: StartStream
+) -> None:
+    """Whatever else has happened on the server: making it again may mean to wait for hours."""
+    database.execute(TABLE)
+    run = start_stream()
+    assert run.plan(logged=False)
+    asked = "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots WHERE database = current_database()"
+    made = database.execute(asked)
+    database.execute("INSERT INTO t VALUES (1)")
+    run.restart()
+    assert run.plan()
+    assert database.execute(asked) == made
+    run.finish()
+
+
 def test_a_partition_that_is_truncated_by_itself_is_named(run: StreamRun, caplog: pytest.LogCaptureFixture) -> None:
     after(run, "INSERT INTO t VALUES (1)")
     after(run, "TRUNCATE t_1", "INSERT INTO t VALUES (2)")

@@ -55,7 +55,9 @@ class Baseline:
 
     @classmethod
     def with_table(cls, table: Table) -> Baseline:
-        """How the table is for a stream that begins now."""
+        """How the table is for a stream that begins now. Until the stream has its place this is the same at each start,
+        as long as the table is; then `started` notes `listed_in` too.
+        """
         return cls(
             collations=table.collations,
             order=table.order,
@@ -65,7 +67,6 @@ class Baseline:
             types=table.types,
             filter_columns=table.filter_columns,
             partitions=_listed(table),
-            listed_in=table.description.listed_in,
         )
 
     @classmethod
