@@ -194,7 +194,7 @@ def test_a_publication_that_somebody_made_in_place_of_the_streams_own_is_left(
     run.stop()
     run.database.execute(f"DROP PUBLICATION {name}; CREATE PUBLICATION {name} FOR TABLE t")
     tell(run, "drop", "--url", run.database.url(tmp_path))
-    assert f"publication {name} (left: not made by a stream)" in capsys.readouterr().out
+    assert f"publication {name} (kept: not made by a stream)" in capsys.readouterr().out
     assert run.database.execute("SELECT pubname FROM pg_publication") == [(name,)]
 
 
@@ -246,6 +246,5 @@ def test_staged_chunks_are_dropped_though_another_place_is_named(
 def test_where_state_dir_is_lost_dropping_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drop", "--state-dir", str(tmp_path)]) == 1
     assert (
-        "Where the state of a stream is lost, start the query, which rebuilds it from the checkpoint"
-        in capsys.readouterr().err
+        "If a stream's state is lost, start the query, which rebuilds it from the checkpoint" in capsys.readouterr().err
     )

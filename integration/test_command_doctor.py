@@ -100,10 +100,12 @@ def test_a_key_that_is_no_primary_key_is_not_advised_away(database: Database, do
     database.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX u")
     code, text = doctor()
     assert code == 0
-    assert "ends the stream, unless onUnchangedToast=mark or changelog=full. REPLICA IDENTITY FULL is no way" in text
+    assert (
+        "ends the stream, unless onUnchangedToast=mark or changelog=full. REPLICA IDENTITY FULL is not possible" in text
+    )
     assert "ALTER TABLE" not in text
     filtered = doctor("--option", "snapshotFilter=id > 1")[1]
-    assert "ends the stream, unless changelog=full. REPLICA IDENTITY FULL is no way" in filtered
+    assert "ends the stream, unless changelog=full. REPLICA IDENTITY FULL is not possible" in filtered
 
 
 def test_whole_rows_are_not_advised_where_writers_would_fail_with_them(database: Database, doctor: Doctor) -> None:
@@ -112,7 +114,10 @@ def test_whole_rows_are_not_advised_where_writers_would_fail_with_them(database:
     given = ("--option", "columns=id,v")
     code, text = doctor(*given)
     assert code == 0
-    assert "REPLICA IDENTITY FULL is no way, because virtual generated column g is never published; changelog" in text
+    assert (
+        "REPLICA IDENTITY FULL is not possible, because virtual generated column g is never published; changelog"
+        in text
+    )
     assert "ALTER TABLE" not in text
     database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
     code, text = doctor(*given)
@@ -126,7 +131,7 @@ def test_a_publication_with_which_writers_fail_is_refused(database: Database, do
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w text); CREATE PUBLICATION p FOR TABLE t (id, v)")
     given = ("--option", "columns=id,v", "--option", "publicationName=p")
     code, text = doctor(*given)
-    assert (code, "FULL is no way, because publication p has a list of its columns" in text) == (0, True)
+    assert (code, "FULL is not possible, because publication p has a list of its columns" in text) == (0, True)
     database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
     assert doctor(*given)[0] == 1
 

@@ -52,16 +52,19 @@ def test_a_server_that_invalidates_idle_slots_is_noted(start_postgres: StartPost
         if server.version >= 180_000:
             session.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '36h'")
             session.execute("SELECT pg_reload_conf()")
-            eventually(lambda: "note: idle_replication_slot_timeout is 36h: a stream that is" in doctor(**given)[1])
-            assert "or of which a batch or the interval of its trigger takes longer, is lost" in doctor(**given)[1]
+            eventually(lambda: "idle_replication_slot_timeout is 36h: if the stream is stopped" in doctor(**given)[1])
+            assert "or a batch or the trigger's interval takes longer, the slot is invalidated" in doctor(**given)[1]
 
 
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
         ("-1", "note: max_slot_wal_keep_size is unlimited: while the stream is stopped"),
-        ("0", "note: max_slot_wal_keep_size is 0: once the server has written as much log while the stream is stopped"),
-        ("64MB", "note: max_slot_wal_keep_size is 64MB: once the server has written as much log while the stream is"),
+        (
+            "0",
+            "note: max_slot_wal_keep_size is 0: once the server has written that much log while the stream is stopped",
+        ),
+        ("64MB", "note: max_slot_wal_keep_size is 64MB: once the server has written that much log while the stream is"),
     ],
 )
 def test_a_server_that_keeps_all_of_the_log_or_little_of_it_is_noted(
@@ -106,7 +109,7 @@ def test_a_slot_that_somebody_made_is_looked_at_and_needs_no_other(
     assert said("mine")[0] == 0
     for slot, words in (
         ("odd", "slot odd exists and uses test_decoding"),
-        ("elsewhere", "slot elsewhere is of database other, and url names postgres"),
+        ("elsewhere", "slot elsewhere belongs to database other, and url names database postgres"),
         ("new", "all 3 replication slots of the server are taken"),
     ):
         code, text = said(slot)
@@ -121,8 +124,8 @@ def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgre
             session.execute("SELECT pg_create_physical_replication_slot(%s)", [name])
     code, text = doctor(url=as_uri(server.dsn, password=None))
     assert code == 1
-    assert "not in use at this moment: backfilled, old. Of streams: backfill_public_t_1f0c9a77; a stream reads" in text
-    assert "go by whether confirmed_flush_lsn moves, and end a stream with `backfill drop`" in text
+    assert "not in use at this moment: backfilled, old. Of streams: backfill_public_t_1f0c9a77; a stream uses" in text
+    assert "look whether confirmed_flush_lsn moves, and end a stream with `backfill drop`" in text
 
 
 def test_slots_of_streams_of_the_table_are_named_with_the_log_they_keep(
@@ -137,7 +140,7 @@ def test_slots_of_streams_of_the_table_are_named_with_the_log_they_keep(
     other.batch()
     code, text = doctor()
     assert code == 0
-    assert re.search(rf'streams of "public"."t" have made replication slots.*: {run.slot} \(\d+ \w+\)\. Of', text)
+    assert re.search(rf'streams of "public"."t" have made replication slots.*: {run.slot} \(\d+ \w+\)\. If', text)
     run.stop()
     for name in (run.slot, other.slot):
         database.execute("SELECT pg_drop_replication_slot(%s)", [name])
@@ -221,8 +224,8 @@ def test_too_little_room_for_sessions_is_said_of_the_limit_that_leaves_it(
     url = as_uri(database.dsn, user=role, password=None)
     code, text = doctor(url=url)
     assert code == 0
-    assert f'note: the CONNECTION LIMIT of the role "{role}" leaves room for 10 more sessions at this moment' in text
-    assert "it takes up to 11: 3, and 2 for each of numPartitions=4 readers" in text
+    assert f'note: the CONNECTION LIMIT of the role "{role}" leaves room for 10 more sessions now' in text
+    assert "a stream takes up to 11 while it reads its table: 3, and 2 for each of numPartitions=4 readers" in text
     assert f'    ALTER ROLE "{role}" CONNECTION LIMIT 11;' in text
     assert "CONNECTION LIMIT" not in doctor("--option", "numPartitions=3", url=url)[1]
     database.execute(f"ALTER ROLE {role} CONNECTION LIMIT 22; ALTER DATABASE {role} CONNECTION LIMIT 3")

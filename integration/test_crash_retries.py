@@ -134,7 +134,7 @@ def test_a_driver_that_was_followed_by_another_has_no_chunk_that_the_other_reads
     readers = left_over(database, run, monkeypatch)
     rows = run.read()
     for reader in readers:
-        with pytest.raises(StateBusyError, match="was planned anew, or is over"):
+        with pytest.raises(StateBusyError, match="was planned again or ended"):
             list(reader)
     run.commit(rows)
     run.finish()

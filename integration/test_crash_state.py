@@ -190,7 +190,7 @@ def test_a_state_directory_of_another_stream_is_refused(database: Database, star
     run.batch()
     other.batch()
     other.restart(stateDir=run.options["stateDir"])
-    with pytest.raises(StateError, match="give each stream a stateDir of its own"):
+    with pytest.raises(StateError, match="give each stream its own stateDir"):
         other.batch()
     run.finish()
 

@@ -118,8 +118,8 @@ def test_a_stream_goes_on_by_itself_with_the_slot_that_came_along(
         churn(run.database, 4)
         run.batch(50)  # The timeline is noted with the first batch that is planned on it.
     (said,) = [record.getMessage() for record in caplog.records if "timeline" in record.getMessage()]
-    assert "server is on timeline 2, and was on 1" in said
-    assert said.endswith(f"replication slot {run.slot} came along, so nothing is lost")
+    assert "server is on timeline 2 and was on 1" in said
+    assert said.endswith(f"it has replication slot {run.slot}, so nothing is lost")
     caplog.clear()
     run.restart()
     churn(run.database, 5)
@@ -180,7 +180,12 @@ def test_another_log_whose_timeline_has_the_same_number_is_told_from_the_one_tha
         standby.become_standby(third)
         standby.promote(third)
     go_on(run)
-    refused(run, DataLossError, "of a timeline 2 that began at .*, and that of this server began at", restarts=True)
+    refused(
+        run,
+        DataLossError,
+        "timeline 2 of the log that was read began at .*, and this server's timeline 2 began at",
+        restarts=True,
+    )
 
 
 def test_a_primary_that_stayed_behind_is_told_from_the_one_that_took_its_place(pair: Callable[..., Pair]) -> None:
@@ -198,7 +203,7 @@ def test_a_primary_that_stayed_behind_is_told_from_the_one_that_took_its_place(p
     run.database = Database(servers.primary, "postgres")
     run.database.execute("UPDATE t SET v = repeat('x', 3000)")
     go_on(run)
-    refused(run, DataLossError, "on timeline 1, which has that log nowhere.*point url at that", restarts=True)
+    refused(run, DataLossError, "on timeline 1, which has that log nowhere.*point url at the new one", restarts=True)
 
 
 def test_a_query_that_runs_ends_and_goes_on_when_it_is_started_again(pair: Callable[..., Pair]) -> None:
@@ -330,7 +335,7 @@ def test_a_slot_that_did_not_come_along_may_lack_changes(
     servers.hand_over()
     go_on(run)
     refused(
-        run, DataLossError, "timeline 2.*has all that was read; but.*is not there.*failOnDataLoss=false", restarts=True
+        run, DataLossError, "timeline 2.*has all that was read, but.*is not there.*failOnDataLoss=false", restarts=True
     )
     assert main(["status", "--state-dir", run.options["stateDir"], "--url", run.options["url"]]) == 0
     assert f"but the replication slot {run.slot} is not there" in " ".join(capsys.readouterr().out.split())

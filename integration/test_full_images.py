@@ -218,7 +218,9 @@ def test_resuming_from_a_record_that_is_behind_the_last_rows_is_named_among_the_
     with pytest.raises(StateError, match=r"progress belongs to; or set onExistingState=restart to read"):
         again.plan()
     again.restart(onExistingState="resume")
-    with pytest.raises(StateError, match=r"in stateDir is of epoch 3\..*onExistingState=resume.*behind the last rows"):
+    with pytest.raises(
+        StateError, match=r"stateDir has the last rows of epoch 3\..*onExistingState=resume.*behind the last rows"
+    ):
         again.plan()
     again.stop()
 
@@ -234,5 +236,5 @@ def test_a_checkpoint_that_goes_on_without_last_rows_leaves_them_behind(
     database.execute("UPDATE t SET v = 'a' WHERE id = 1")
     run.catch_up()
     run.restart(changelog="full")
-    with pytest.raises(StateError, match=r"goes on from epoch 2.*that in stateDir is of epoch 1"):
+    with pytest.raises(StateError, match=r"goes on from epoch 2.*stateDir has the last rows of epoch 1"):
         run.plan()  # before anything is changed again

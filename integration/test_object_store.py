@@ -102,7 +102,7 @@ def test_a_store_that_is_away_for_a_while_ends_the_query_and_nothing_else(
     assert run.plan(150)
     (part,) = run.parts()[-1:]
     store.refuse = lambda _: (503, "SlowDown")
-    with pytest.raises(StagingUnreachableError, match=r"stagingDir cannot be .* for now: .*start the query again"):
+    with pytest.raises(StagingUnreachableError, match=r"stagingDir cannot be .* for now: .*Start the query again"):
         run.read_part(part)
     store.refuse = lambda _: None
     run.restart()
@@ -159,7 +159,8 @@ def test_a_stream_is_dropped_though_its_store_refuses(
     store.refuse = lambda _: (403, "AccessDenied")
     assert main(["drop", *place, "--staging-dir", STAGING]) == 1
     assert re.search(
-        "nothing was dropped: .*again but `backfill drop`; .*without --staging-dir", capsys.readouterr().err
+        "nothing was dropped: .*Run `backfill drop` again, and not .*without --staging-dir",
+        capsys.readouterr().err,
     )
     (slot,) = slots(database)
     store.refuse = lambda request: (403, "AccessDenied") if request.kind == "POST" else None
@@ -208,7 +209,7 @@ def test_a_reader_left_over_from_a_checkpoint_before_does_not_take_a_place_in_th
         update(spark, KEYS[5])
         assert spark.plan(4)
         spark.parts()
-        with pytest.raises(StateBusyError, match="was planned anew"):
+        with pytest.raises(StateBusyError, match="was planned again"):
             deque(left_over, maxlen=0)
         rows = spark.read()
         spark.commit(rows)

@@ -96,7 +96,7 @@ def test_rows_are_looked_up_in_many_partitions_by_the_index(database: Database) 
         ("ALTER TABLE t_b1 REPLICA IDENTITY NOTHING", 'ALTER TABLE "public"."t_b1" REPLICA IDENTITY DEFAULT'),
         (
             "CREATE UNIQUE INDEX i ON t_a (v); ALTER TABLE t_a ALTER v SET NOT NULL, REPLICA IDENTITY USING INDEX i",
-            '"public"."t_a" logs of an old row v, expected its key (r, id) or all of it',
+            '"public"."t_a" logs v of an old row, expected its key (r, id) or all of it',
         ),
         ("ALTER TABLE t_a SET UNLOGGED", 'ALTER TABLE "public"."t_a" SET LOGGED'),
         ("ALTER TABLE t REPLICA IDENTITY NOTHING", 'ALTER TABLE "public"."t" REPLICA IDENTITY DEFAULT'),

@@ -192,7 +192,7 @@ def test_a_value_that_spark_cannot_hold_stops_both_ways_and_each_says_what_helps
     assert what in in_changes.value.message
     assert "column 'v'" in what
     assert to_do.startswith("Mend the row")
-    assert "also where the row is mended" in in_changes.value.message
+    assert "also after the row is mended" in in_changes.value.message
     for error in (in_snapshot.value, in_changes.value):
         assert '"v STRING"' in error.message
 

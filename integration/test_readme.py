@@ -191,7 +191,7 @@ def test_a_commit_that_spark_has_lost_is_written_again(spark: SparkSession, orde
         catch_up()
     commit.unlink()
     commit.with_name(".1.crc").unlink()
-    with pytest.raises(StreamingQueryException, match="StateError: the checkpoint stands at"):
+    with pytest.raises(StreamingQueryException, match="StateError: the checkpoint is at"):
         catch_up()
 
     (command,) = re.findall(r"`(printf [^`]*)`", chapter("Storage"))

@@ -159,7 +159,7 @@ def test_what_is_no_key_or_nothing_to_stop_is_refused_and_changes_nothing(
     state = ["--state-dir", run.options["stateDir"]]
     run.plan()
     for words, reason in (
-        (["--from", "seven"], "the value for the key column id is not a value of its type, int64"),
+        (["--from", "seven"], "the value for the key column id is not of its type, int64"),
         (["--from", "1", "2"], "a key has a value for each of (id), 1 in all; got 2"),
         (["--from", "15", "--to", "3"], "the range ends before it begins"),
         (["--stop"], "no rows are being read again, and no request waits"),
@@ -240,7 +240,7 @@ def test_keys_of_each_type_name_the_rows_between_them(database: Database) -> Non
         (extent,) = upstream.measure(pin, [Measure(whole, 9)])
         assert extent.row_count == 2
         if wrong is not None:
-            with pytest.raises(KeyTextError, match="a value is not one of the table's key"):
+            with pytest.raises(KeyTextError, match="a value does not fit the table's key"):
                 upstream.range_of((wrong,), None)
         with pytest.raises(KeyTextError, match=r"\(id .+; 22021\)"):
             upstream.range_of(("\0",), None)

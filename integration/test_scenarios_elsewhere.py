@@ -55,12 +55,14 @@ def test_a_clone_of_the_database_is_not_taken_for_it(
     try:
         other.execute("UPDATE t SET v = 'of the clone'")
         run.restart(**other.options)
-        with pytest.raises(DatabaseSetupError, match=f"is of database {database.name}.*name {database.name} in url"):
+        with pytest.raises(
+            DatabaseSetupError, match=f"belongs to database {database.name}.*name {database.name} in url"
+        ):
             run.batch(30)
         run.stop()
         if state == "following the log":  # Where it stands is recorded then.
             main(["status", "--state-dir", run.options["stateDir"], "--url", other.url(tmp_path), "--json"])
-            assert f"is of database {database.name}" in capsys.readouterr().out
+            assert f"belongs to database {database.name}" in capsys.readouterr().out
     finally:
         drop(other)
     run.restart(**database.options)
@@ -79,7 +81,7 @@ def test_a_primary_that_is_a_standby_for_a_while_is_waited_for(
     become_standby(server)
     run.give_up_after(0.5)
     for _ in range(2):
-        with pytest.raises(ConnectionLostError, match="the server is a standby, and the stream needs the primary"):
+        with pytest.raises(ConnectionLostError, match="the server is a standby, and a stream needs the primary"):
             run.batch(30)
     become_primary(server)
     database.execute("UPDATE t SET v = 'not lost' WHERE id < 50")

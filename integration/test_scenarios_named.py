@@ -23,7 +23,7 @@ def test_a_table_that_takes_the_name_of_another_is_not_followed(
         "CREATE TABLE new (LIKE t INCLUDING ALL); ALTER TABLE t RENAME TO old; ALTER TABLE new RENAME TO t;"
         "INSERT INTO t VALUES (1000, 'of another table')"
     )
-    ended(run, TableError, 'not the table any more that the stream began with: that is "public"."old" by now')
+    ended(run, TableError, 'is no longer the table that the stream began with, which is "public"."old" now')
     run.restart()
     with pytest.raises(StateError, match="by its new name"):
         run.batch()
@@ -88,4 +88,4 @@ def test_a_table_that_was_dropped_and_made_again_is_another_table(
         run.restart()
         refused(run, StateError, "dropped and made again")
     else:
-        refused(run, DefiniteError, "is not the table any more that the stream began with")
+        refused(run, DefiniteError, "the table that the stream began with")

@@ -35,7 +35,7 @@ def test_a_batch_that_was_planned_is_not_read_in_another_order(
     run.plan(most)
     run.stop()
     database.execute(COLLATE.format("en_US.utf8"))
-    not_read(run, SchemaChangedError, 'another collation.*expected "id" "pg_catalog"."C".*Make it as it was')
+    not_read(run, SchemaChangedError, 'another collation.*expected "id" "pg_catalog"."C".*Change it back')
     database.execute(COLLATE.format("C"))
     run.backfill(30)
     run.finish()

@@ -50,7 +50,7 @@ def test_rows_that_were_in_a_partition_before_it_was_attached_are_missed_aloud(
 ) -> None:
     after(run, NINTH, ATTACHED, "INSERT INTO t VALUES (901, 'in the log')")
     (told,) = said(caplog)
-    assert told.startswith('partition "public"."t_9" of "public"."t" was attached with rows in it')
+    assert told.startswith('partition "public"."t_9" of "public"."t" was attached, and has rows')
     assert (900,) not in run.fold.rows
     assert (901,) in run.fold.rows
     run.fold.supersedes = True
@@ -69,7 +69,7 @@ def test_rows_that_are_moved_into_a_partition_of_their_own_are_missed_aloud(
     move = "DELETE FROM t WHERE id = 900 RETURNING *"
     after(run, f"CREATE TABLE t_9 (LIKE t INCLUDING ALL); WITH gone AS ({move}) INSERT INTO t_9 TABLE gone; {ATTACHED}")
     (told,) = said(caplog)
-    assert '"t_9" of "public"."t" was attached with rows in it' in told
+    assert '"t_9" of "public"."t" was attached, and has rows' in told
 
 
 def test_rows_of_a_partition_that_was_attached_before_the_server_crashed_are_missed_aloud(
@@ -88,7 +88,7 @@ def test_rows_of_a_partition_that_was_attached_before_the_server_crashed_are_mis
     with caplog.at_level(logging.WARNING, "backfill"):
         after(run, "INSERT INTO t VALUES (1)")
     (told,) = said(caplog)
-    assert '"t_9" of "public"."t" was attached with rows in it' in told
+    assert '"t_9" of "public"."t" was attached, and has rows' in told
 
 
 def test_partitions_of_a_partitioned_one_that_is_attached_are_named_where_they_have_rows(
@@ -156,8 +156,8 @@ def test_what_was_done_since_the_query_was_started_is_said_when_it_is_started_ag
     run.stop()
     after(run, NINTH, ATTACHED, "ALTER TABLE t DETACH PARTITION t_2; DROP TABLE t_1; INSERT INTO t VALUES (1)")
     attached, dropped = said(caplog)
-    assert attached.startswith('since the query was started last, partition "public"."t_9" of "public"."t" was')
-    assert dropped.startswith(f"since the query was started last, partition with the OID {oid}, ")
+    assert attached.startswith('since the query was last started, partition "public"."t_9" of "public"."t" was')
+    assert dropped.startswith(f"since the query was last started, partition with the OID {oid}, ")
     run.restart()
     after(run, "INSERT INTO t VALUES (2)")
     assert said(caplog) == [attached, dropped]
@@ -192,7 +192,7 @@ def test_a_partition_that_was_away_while_the_query_was_stopped_is_named(
     after(run, AWAY, "INSERT INTO t VALUES (1)")
     (told,) = said(caplog)
     assert told.startswith(
-        'since the query was started last, partition "public"."t_1" of "public"."t" was detached and attached again'
+        'since the query was last started, partition "public"."t_1" of "public"."t" was detached and attached again'
     )
     run.restart()
     after(run, "VACUUM FULL pg_inherits", "VACUUM FREEZE pg_inherits", "INSERT INTO t VALUES (2)")

@@ -102,12 +102,12 @@ def test_a_publication_that_was_made_as_advised_is_not_taken_for_the_streams_own
     run = start_stream(sessionInitStatement=f"SET ROLE {stranger}")
     with pytest.raises(DatabaseSetupError) as caught:
         run.batch(20)
-    advised = re.search(r"run: (CREATE PUBLICATION .*?); and set publicationName=(\S+)", caught.value.message)
+    advised = re.search(r"run (CREATE PUBLICATION .*?), and set publicationName=(\S+)", caught.value.message)
     assert advised is not None
     statement, name = advised.groups()
     database.execute(statement)
     run.restart()
-    with pytest.raises(DatabaseSetupError, match=f"{name} .* not made by the stream; set publicationName={name}"):
+    with pytest.raises(DatabaseSetupError, match=f"{name} .* not made by this stream; set publicationName={name}"):
         run.batch(20)
     run.restart(publicationName=name)
     run.judged_batch(20)
@@ -127,7 +127,7 @@ def test_a_trigger_that_lets_nobody_publish_is_told_with_the_way_round(
     run = start_stream()
     with pytest.raises(DatabaseSetupError, match="no publications here") as caught:
         run.batch(20)
-    advised = re.search(r"run: (CREATE PUBLICATION .*?); and set publicationName=(\S+)", caught.value.message)
+    advised = re.search(r"run (CREATE PUBLICATION .*?), and set publicationName=(\S+)", caught.value.message)
     assert advised is not None
     database.execute("ALTER EVENT TRIGGER refuse DISABLE")
     database.execute(advised[1])
@@ -179,7 +179,7 @@ def test_a_partition_that_is_published_as_its_root_is_told_the_ways_out(
     with pytest.raises(DatabaseSetupError) as caught:
         run.batch()
     text = caught.value.message
-    assert 'under the name of "public"."t": set dbtable to that, or, for a new stream, leave out publication' in text
+    assert 'under the name of "public"."t": set dbtable to that name, or, for a new stream, leave out' in text
     assert "ALTER" not in text
     for number, options in enumerate(({"dbtable": "t"}, {"publicationName": ""})):
         run.restart(stateDir=f"{run.options['stateDir']}-{number}", **options)

@@ -42,7 +42,7 @@ def test_a_server_whose_log_was_put_where_no_bigint_reaches_is_refused(
     server.start()
     for mode in ("initial", "snapshot"):
         run = start_stream(**database.options, startupMode=mode, stateDir=str(tmp_path / mode))
-        with pytest.raises(DatabaseSetupError, match="an LSN does not fit into _commit_version"):
+        with pytest.raises(DatabaseSetupError, match="later LSNs do not fit into _commit_version"):
             run.batch()
     assert database.execute("SELECT slot_name FROM pg_replication_slots") == []
     assert main(["doctor", "--url", database.url(tmp_path), "--dbtable", "t"]) == 1
@@ -98,7 +98,7 @@ def test_a_stream_is_not_ended_on_another_database_system(
     new.stop()
     drop = ("drop", "--state-dir", run.options["stateDir"], "--url")
     assert main([*drop, other.url(tmp_path)]) == 1
-    assert f"replication slot {run.slot} is of system" in capsys.readouterr().err
+    assert f"replication slot {run.slot} belongs to system" in capsys.readouterr().err
     assert other.execute(slots) == [(run.slot,)]
     run.restart()
     run.finish()
@@ -184,7 +184,7 @@ def test_a_batch_whose_log_was_taken_away_by_a_restore_is_not_run_again_without_
     run.stop()
     put_back(server, tmp_path / "copy")
     server.start()
-    with pytest.raises(DataLossError, match=r"log had come to .*this server's log ends at .*restored"):
+    with pytest.raises(DataLossError, match=r"the log was read up to .*this server's log ends at .*restored"):
         run.read()
     run.stop()
 
@@ -207,7 +207,7 @@ def test_a_state_that_a_chunk_was_read_at_later_than_planned_is_not_forgotten(
     run.commit(run.read())
     put_back(server, tmp_path / "copy")
     server.start()
-    refused(run, DataLossError, r"log had come to .*this server's log ends at .*restored", restarts=False)
+    refused(run, DataLossError, r"the log was read up to .*this server's log ends at .*restored", restarts=False)
 
 
 @pytest.mark.parametrize("came_along", [True, False])
@@ -234,7 +234,7 @@ def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_
     told = said(caplog)
     assert "timeline 1" in told[0]
     assert len(told) == (1 if came_along else 2)
-    assert came_along or f"slot {run.slot} does not exist any more" in told[1]
+    assert came_along or f"slot {run.slot} no longer exists" in told[1]
     assert (run.fold.rows[(1,)]["v"] == "not read yet") is came_along
 
 

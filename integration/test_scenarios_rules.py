@@ -90,7 +90,7 @@ def test_a_stream_keeps_to_its_slot_and_publication(database: Database, start_st
     run.batch(10)
     for option, began in {"slotName": run.slot, "publicationName": "feed"}.items():
         run.restart(**{option: "another"})
-        with pytest.raises(OptionsError, match=rf"began with {option}={began}, and is given {option}=another now"):
+        with pytest.raises(OptionsError, match=rf"began with {option}={began}, and now has {option}=another"):
             run.batch(10)
         run.restart(**{option: began})
     run.restart(publicationName="", slotName="")
@@ -114,7 +114,7 @@ def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: 
     run.give_up_after(0.02)
     with database.connect() as session:
         session.execute("LOCK TABLE t")
-        with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
+        with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL and TRUNCATE"):
             run.batch(20)
     run.backfill(20)
     run.finish()

@@ -37,7 +37,7 @@ def test_a_staged_chunk_without_a_column_that_was_there_is_refused(
     run.plan(30)
     run.read()
     run.restart(columns="id,v,w")
-    refused(run, SchemaChangedError, "staged without column w.*option columns")
+    refused(run, SchemaChangedError, "staged without column w.*options columns")
     run.restart(columns="id,v")
     run.backfill(30)
     run.finish()
@@ -52,7 +52,7 @@ def test_a_snapshot_is_not_read_in_part_without_a_column_that_was_added(
     run.read()
     database.execute("ALTER TABLE t ADD COLUMN extra int DEFAULT 7")
     run.restart()
-    refused(run, SchemaChangedError, "extra.*option columns")
+    refused(run, SchemaChangedError, "extra.*options columns")
     run.restart(columns="id,v")
     run.select = "id, v"
     run.finish()

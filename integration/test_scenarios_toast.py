@@ -58,7 +58,7 @@ def test_partitions_that_log_whole_rows_fill_in_what_an_update_left_alone(
     run.batch()
     database.execute("UPDATE t SET title = 'new title'")
     run.plan()
-    with pytest.raises(UnchangedToastError, match=r"where the key is the primary key.*on each of its partitions"):
+    with pytest.raises(UnchangedToastError, match=r"if the key is the primary key.*on each of its partitions"):
         run.read()
     run.restart(onUnchangedToast="mark")
     run.batch()

@@ -46,7 +46,7 @@ def test_that_a_publication_has_its_name_back_is_said_not_to_bring_back_what_it_
     """A stream that is started then cannot tell: a rename changes nothing that it knows of the publication."""
     run = started(start_stream, "while the log is followed")
     database.execute(f"ALTER PUBLICATION {run.slot} RENAME TO another")
-    refused(run, DataLossError, "once it has its name back a stream may.*onExistingState=restart", restarts=True)
+    refused(run, DataLossError, "once it has its name back, a stream may.*onExistingState=restart", restarts=True)
 
 
 MADE_AGAIN = {
@@ -131,7 +131,7 @@ def test_a_publication_that_was_altered_while_the_stream_was_stopped_is_named_on
     run.catch_up()
     assert run.fold.rows[(15,)]["v"] != "left out"
     (told,) = said(caplog)
-    assert told.startswith(f"publication {name} was altered, or given another owner, since the query was started last")
+    assert told.startswith(f"publication {name} was altered, or got another owner, since the query was last started")
     run.restart()
     run.catch_up()
     assert said(caplog) == [told]
@@ -233,10 +233,12 @@ def test_a_table_that_was_moved_out_of_the_schema_that_is_published_is_said_to_b
     database.execute("CREATE PUBLICATION p FOR TABLES IN SCHEMA public; CREATE SCHEMA other")
     run = started(start_stream, "while the log is followed", publicationName="p")
     database.execute("ALTER TABLE t SET SCHEMA other; UPDATE other.t SET v = 'lost'")
-    with pytest.raises(TableError, match="moved out of that, its changes since then are not in the log: start over"):
+    with pytest.raises(TableError, match="the changes since the table left that schema are not in the log: start over"):
         run.catch_up()
     run.restart(dbtable="other.t")
-    with pytest.raises(DatabaseSetupError, match=r"does not publish the table .*What it has left out by then is not"):
+    with pytest.raises(
+        DatabaseSetupError, match=r"does not publish the table .*Changes that it leaves out until then are missing"
+    ):
         run.catch_up()
 
 
@@ -246,7 +248,9 @@ def test_another_owner_of_a_publication_ends_a_running_stream_which_may_be_start
     run = started(start_stream, "while the log is followed")
     database.execute(f"ALTER ROLE {stranger} SUPERUSER; ALTER PUBLICATION {run.slot} OWNER TO {stranger}")
     database.execute("UPDATE t SET v = 'not lost'")
-    with pytest.raises(DataLossError, match=r"nothing but its owner was changed.* started again as it is"):
+    with pytest.raises(
+        DataLossError, match="If only its owner was changed, nothing is lost: start the query again as it is"
+    ):
         run.catch_up()
     run.restart()
     run.finish()
@@ -260,7 +264,7 @@ def test_another_comment_on_a_publication_ends_a_stream_when_it_is_started_and_m
     run.catch_up()
     run.require_equal()
     run.restart()
-    with pytest.raises(DataLossError, match="somebody gave it another comment, and then nothing is lost") as found:
+    with pytest.raises(DataLossError, match="If somebody only changed the comment, nothing is lost") as found:
         run.catch_up()
     (statement,) = re.findall(r"run (COMMENT ON PUBLICATION .* IS '.*') and", str(found.value))
     database.execute(statement)

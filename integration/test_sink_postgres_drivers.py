@@ -147,7 +147,7 @@ def test_starting_over_waits_for_a_lock_of_somebody_else_and_says_so(
         somebody.execute(lock.encode())
         with monkeypatch.context() as soon:
             soon.setattr("backfill.sinks.postgres.RetryPolicy", partial(RetryPolicy, give_up_after=0.5))
-            with pytest.raises(TableLockedError, match="keeps the sink's table, or a row of it, from being written"):
+            with pytest.raises(TableLockedError, match="a lock on the sink's table or on a row of it"):
                 start_over(url=url, table="copy", query="t")
         threading.Timer(0.5, somebody.rollback).start()
         start_over(url=url, table="copy", query="t")
@@ -203,7 +203,7 @@ def test_a_trigger_that_lets_nobody_make_a_table_is_told_at_once(database: Datab
         "$$ BEGIN RAISE EXCEPTION 'no tables here'; END $$;"
         "CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION refuse()"
     )
-    with pytest.raises(DatabaseSetupError, match="through which a batch goes: no tables here"):
+    with pytest.raises(DatabaseSetupError, match="which a batch is copied into: no tables here"):
         apply(inserts(2), 1)
     database.execute("DROP EVENT TRIGGER refuse")
     apply(inserts(2), 1)

@@ -174,7 +174,9 @@ def test_keys_that_are_one_in_the_target_are_said_to_be_so(
 ) -> None:
     database.execute(f"CREATE TABLE copy (k {kind} PRIMARY KEY, v int)")
     rows = batch_of(*({"k": key, "v": number} for number, key in enumerate(keys)))
-    with pytest.raises(TableError, match="takes different values of the batch for the same one, by its type"):
+    with pytest.raises(
+        TableError, match="different values of the batch are equal in a key column of the sink's table, by its type"
+    ):
         sink(database, tmp_path, "k")(rows, 0)
 
 
@@ -235,7 +237,7 @@ def test_rows_that_overlap_are_not_found_by_a_key_without_overlaps(database: Dat
     database.execute("INSERT INTO copy VALUES ('[1,2)', '[1,5)'), ('[1,2)', '[5,9)')")
     rows = batch_of({"n": "[1,2)", "k": "[4,6)", "_change_type": "delete"})
     apply = sink(database, tmp_path, "n", "k")
-    with pytest.raises(TableError, match=r"WITHOUT OVERLAPS, .* where it has one, ALTER TABLE copy ADD UNIQUE \("):
+    with pytest.raises(TableError, match=r"WITHOUT OVERLAPS, .* if it has one, ALTER TABLE copy ADD UNIQUE \("):
         apply(rows, 1)
     database.execute("ALTER TABLE copy ADD UNIQUE (n, k)")
     apply(rows, 1)

@@ -45,7 +45,7 @@ def test_a_table_that_was_started_over_takes_no_later_batch(
     database: Database, apply: PostgresSink, tmp_path: Path
 ) -> None:
     start_over(url=database.url(tmp_path), table="copy", query="t")
-    with pytest.raises(StateError, match="'t' has applied no batch to this table, which is empty, and batch 1 was"):
+    with pytest.raises(StateError, match=r"'t' has applied no batch to this table, which is empty, .* batch 1"):
         apply(inserts(2), 1)
     apply(inserts(3), 0)
     apply(inserts(4), 1)
@@ -118,7 +118,7 @@ def test_a_table_that_was_put_back_to_an_earlier_state_is_told(database: Databas
         "DELETE FROM copy; INSERT INTO copy TABLE rows; DELETE FROM backfill_batches;"
         "INSERT INTO backfill_batches TABLE noted"
     )
-    with pytest.raises(StateError, match=r"has applied batch 0 .* and batch 2 was .* put back to an earlier state"):
+    with pytest.raises(StateError, match=r"has applied batch 0 .* apply batch 2: .* restored to an earlier state"):
         apply(inserts(3), 2)
     assert database.execute("TABLE copy") == [(1,)]
     apply(inserts(2), 1)
@@ -130,7 +130,7 @@ def test_a_table_that_was_put_back_to_an_earlier_state_is_told(database: Databas
 def test_a_table_that_a_crash_would_empty_is_refused(database: Database, tmp_path: Path, unlogged: str) -> None:
     database.execute(unlogged)
     apply = sink(database, tmp_path)
-    with pytest.raises(TableError, match="is UNLOGGED: where the server crashes") as refused:
+    with pytest.raises(TableError, match="is UNLOGGED: after a crash") as refused:
         apply(inserts(1), 0)
     (mended,) = re.findall("Run (ALTER TABLE .*); if", str(refused.value))
     database.execute(mended)
@@ -144,7 +144,7 @@ def test_a_table_with_a_rule_that_takes_rows_away_is_refused(
 ) -> None:
     """PostgreSQL does not refuse ON CONFLICT where a rule does nothing instead of an INSERT: the rows would be lost."""
     database.execute(f'CREATE RULE "It\'s" AS {rule}')
-    with pytest.raises(TableError, match=r"has the rule \"It's\" on .* elsewhere or nowhere") as refused:
+    with pytest.raises(TableError, match=r"has the rule \"It's\" on .* would not be written to it") as refused:
         apply(inserts(2), 1)
     (mended,) = re.findall("Run (DROP RULE .*)", str(refused.value))
     database.execute(mended)
@@ -194,7 +194,7 @@ def test_each_query_has_batches_of_its_own_and_none_goes_back(database: Database
     apply, other = (sink(database, tmp_path, query=query) for query in ("a", "b"))
     apply(inserts(1), 0)
     apply(Rows(inserts(1).table.slice(1)), 1)
-    with pytest.raises(StateError, match="has applied batch 1, and batch 0"):
+    with pytest.raises(StateError, match=r"has applied batch 1, .* batch 0"):
         apply(inserts(1), 0)
     other(inserts(1), 0)
     recorded = "SELECT query, target, batch_id FROM backfill_batches ORDER BY query"
@@ -207,7 +207,7 @@ def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(database: Dat
     apply = sink(database, tmp_path)
     apply(inserts(1, 2), 0)
     other = batch_of({"id": 2, "_commit_version": 8}, {"id": 3, "_commit_version": 8})
-    with pytest.raises(StateError, match="has applied batch 0, and batch 0 with other rows was to be applied now"):
+    with pytest.raises(StateError, match="has applied batch 0, and now it should apply batch 0 with other rows"):
         apply(other, 0)
     assert database.execute("TABLE copy") == [(1,), (2,)]
     start_over(url=database.url(tmp_path), table="copy", query="t")
@@ -228,6 +228,6 @@ def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(database: Dat
 @pytest.mark.usefixtures("apply")
 def test_a_record_that_takes_no_rows_is_named(taken_away: str, database: Database, tmp_path: Path) -> None:
     database.execute(taken_away)
-    with pytest.raises(TableError, match=r'into "public"\."backfill_batches", .* Drop the rule or the trigger'):
+    with pytest.raises(TableError, match=r'into "public"\."backfill_batches", .* Drop the rule or trigger'):
         sink(database, tmp_path, query="other")(inserts(2), 0)
     assert database.execute("TABLE copy") == [(1,)]

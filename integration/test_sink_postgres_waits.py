@@ -41,7 +41,7 @@ def test_a_lock_of_somebody_else_is_waited_for_and_said(
     rows = batch_of({"id": 1, "_change_type": "delete"})
     with database.connect() as somebody:
         somebody.execute(lock.encode())
-        with pytest.raises(TableLockedError, match="keeps the sink's table, or a row of it, from being written"):
+        with pytest.raises(TableLockedError, match="a lock on the sink's table or on a row of it"):
             replace(apply, retries=RetryPolicy(give_up_after=0.5))(rows, 0)
         threading.Timer(0.5, somebody.rollback).start()
         apply(rows, 0)

@@ -70,7 +70,7 @@ def test_a_read_has_the_columns_asked_for_in_their_order_and_types(spark: SparkS
     with pytest.raises(AnalysisException, match="column id is bigint, and int is asked for"):
         other.collect()
     strict = spark.read.schema("n decimal(8,2) not null").format("backfill").options(**table.options)
-    with pytest.raises(AnalysisException, match="column n may be null, and not null is asked for"):
+    with pytest.raises(AnalysisException, match="column n may be null, expected not null"):
         strict.option("dbtable", "t").load().collect()
     more = spark.read.schema("id long, ad int").format("backfill").options(**table.options).option("dbtable", "t")
     with pytest.raises(
@@ -85,7 +85,7 @@ def test_a_type_that_was_altered_since_the_read_was_planned_is_named(spark: Spar
     assert frame.count() == 3
     database.execute("ALTER TABLE t ALTER id TYPE integer")
     with pytest.raises(
-        PythonException, match="SchemaChangedError: column 'id' was bigint when the table was looked at"
+        PythonException, match="SchemaChangedError: column 'id' was bigint when the table was described"
     ):
         frame.collect()
     assert [row.id for row in load(spark, database).orderBy("id").collect()] == [1, 2, 3]
@@ -99,7 +99,7 @@ def test_an_amount_of_money_is_not_taken_for_the_number_that_the_column_was(
     frame = load(spark, database)
     assert [row.n for row in frame.collect()] == [5]
     database.execute("ALTER TABLE t ALTER n TYPE money")
-    with pytest.raises(PythonException, match="SchemaChangedError: column 'n' was bigint when the table was looked at"):
+    with pytest.raises(PythonException, match="SchemaChangedError: column 'n' was bigint when the table was described"):
         frame.select("n", "id").collect()
     assert [row.n for row in load(spark, database).collect()] == ["$5.00"]
 
@@ -134,7 +134,7 @@ def test_what_is_no_condition_is_refused_when_the_source_is_loaded(
     upstream = PostgresUpstream(parse({**database.options, "dbtable": "t", "filter": condition}))
     try:
         with pytest.raises(
-            OptionsError, match=r"filter is .*, which is no condition on a row of \"public\".\"t\""
+            OptionsError, match=r"filter is .*, which is not a condition on a row of \"public\".\"t\""
         ) as caught:
             upstream.schema()
     finally:
@@ -145,7 +145,7 @@ def test_what_is_no_condition_is_refused_when_the_source_is_loaded(
 
 def test_a_wrong_filter_is_named_at_load(spark: SparkSession, database: Database) -> None:
     make_table(database, 3)
-    with pytest.raises(AnalysisException, match="OptionsError: filter is 'nope = 1', which is no condition"):
+    with pytest.raises(AnalysisException, match="OptionsError: filter is 'nope = 1', which is not a condition"):
         load(spark, database, filter="nope = 1")
 
 
@@ -204,7 +204,7 @@ MOVED = {
     "column id of the table .* may be null now": """
         ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ALTER id DROP NOT NULL; INSERT INTO t VALUES (NULL)
     """,
-    "column id of .* of the key when": """
+    "column id of .* to the key when": """
         DROP TABLE t; CREATE TABLE t (id int, v text PRIMARY KEY); INSERT INTO t VALUES (NULL, 'v')
     """,
 }

@@ -69,7 +69,7 @@ def test_a_batch_reads_the_table_as_it_is_now(spark: SparkSession, table: Path) 
     ]
     some = reader.option("columns", "total").option("filter", "status = 'open' AND id < 10 OR starts_with(status, 'x')")
     assert sorted(row.total for row in some.load().collect()) == [0, 3, 6, 9]
-    with pytest.raises(AnalysisException, match=r"the option filter is no condition .* in the SQL of DuckDB"):
+    with pytest.raises(AnalysisException, match=r"the option filter is not a condition .* in DuckDB's SQL"):
         reader.option("filter", "nope = 1").load()
     with pytest.raises(AnalysisException, match="there is no Delta table at /nowhere"):
         reader.option("filter", "").option("path", "/nowhere").load()

@@ -231,7 +231,7 @@ def test_passwords_are_nowhere_to_be_seen(
     """Neither in descriptions, plans and logs, nor in our own errors. For events see `test_spark_pipelines`."""
     spark, login = catalog.spark, database.login()
     given = f"user = '{login['user']}', password = '{login['password']}'"
-    with pytest.raises(AnalysisException, match="a table keeps no password, because") as refused:
+    with pytest.raises(AnalysisException, match="a table may not have the options password, because") as refused:
         catalog.create("secret", **login)
     shown = [str(refused.value)]
     catalog.create("orders")

@@ -178,7 +178,9 @@ def test_streams_of_one_table_know_nothing_of_each_other_unless_they_share_a_sta
         wait_for(lambda: bool(batches(query)), query)
         with (
             twin.running(frame) as third,
-            pytest.raises(StreamingQueryException, match=r"is used by another query \(process \d+\), or a second time"),
+            pytest.raises(
+                StreamingQueryException, match=r"is used by another query \(process \d+\), or twice by this one"
+            ),
         ):
             third.awaitTermination()
         write(stream.database, 10)
@@ -236,7 +238,7 @@ def test_the_dataframe_of_a_batch_that_is_over_is_said_to_be_read_too_late(strea
     kept: list[DataFrame] = []
 
     def require_told(error: str) -> None:
-        with pytest.raises(PythonException, match=rf"{error}: .*read the DataFrame that foreachBatch is given"):
+        with pytest.raises(PythonException, match=rf"{error}: .*read the DataFrame of foreachBatch"):
             kept[0].count()
 
     def keep(batch: DataFrame, _: int) -> None:

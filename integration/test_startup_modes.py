@@ -95,7 +95,7 @@ def test_a_stream_that_follows_changes_cannot_go_on_as_a_snapshot_alone(
         database.execute("INSERT INTO t VALUES (1000, 'new')")
         run.catch_up()
     run.restart(startupMode="snapshot")
-    with pytest.raises(OptionsError, match="began with another startupMode, and is given startupMode=snapshot now"):
+    with pytest.raises(OptionsError, match="began with another startupMode, and now has startupMode=snapshot"):
         run.batch()
     run.restart(startupMode=began)
     database.execute("INSERT INTO t VALUES (1001, 'newer')")
@@ -130,7 +130,7 @@ def test_a_snapshot_alone_cannot_go_on_as_a_stream_that_follows_changes(
     run = start_stream(startupMode="snapshot")
     run.batch()
     run.restart(startupMode="initial")
-    with pytest.raises(OptionsError, match="began with startupMode=snapshot, and is given another startupMode now"):
+    with pytest.raises(OptionsError, match="began with startupMode=snapshot, and now has another startupMode"):
         run.batch()
 
 

@@ -171,7 +171,7 @@ def test_a_change_that_does_not_fit_is_passed_without_its_column_or_with_it_as_t
     database.execute("UPDATE t SET d = 'infinity' WHERE id = 1")
     database.execute("UPDATE t SET d = '2024-01-02' WHERE id = 1")
     with pytest.raises(
-        ValueOutOfRangeError, match=r"also where the row is mended: start the query again with .*\"d STR"
+        ValueOutOfRangeError, match=r"also after the row is mended: start the query again with .*\"d STR"
     ):
         run.batch(10)
     before = run.options

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutputError as unsaid:
         if isinstance(unsaid.error, BrokenPipeError):
             return 0 if is_endless else 141
-        print(f"backfill: what there is to say cannot be written: {unsaid.error}", file=sys.stderr)  # noqa: T201
+        print(f"backfill: the output cannot be written: {unsaid.error}", file=sys.stderr)  # noqa: T201
         return 1
     except (BackfillError, StateStoreError) as error:
         print(f"backfill: {error}", file=sys.stderr)  # noqa: T201 - a command-line tool
@@ -87,7 +87,7 @@ def _tell(given: argparse.Namespace) -> None:
         if control.holds_up_more(before):
             require_batches(folder)
         keep_control(folder, control)
-    _say(f"from the next batch on: {control.summary() or 'the snapshot is read without a limit of its own'}")
+    _say(f"from the next batch on: {control.summary() or 'the snapshot is read without a throttle'}")
 
 
 def _changed(control: Control, given: argparse.Namespace) -> Control:
@@ -133,7 +133,8 @@ def _folder_of(given: argparse.Namespace) -> Path:
         ) from None
     except OSError as error:
         raise StateError(
-            f"stateDir {folder} cannot be looked into ({error.strerror}); run this as the account of the query's driver"
+            f"stateDir {folder} cannot be read ({error.strerror}); run this command with the account of the query's "
+            "driver"
         ) from error
     return folder
 

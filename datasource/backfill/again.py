@@ -80,7 +80,7 @@ class RequestQueue:
                 return Again(request.id, Frontier.at_start(self._upstream.bounds(self._vnodes, within), within))
             except KeyTextError as error:
                 # A mistyped key is no reason to end the stream.
-                logger.error("request %s to read rows again is passed over: %s", request.id, error.message)  # noqa: TRY400
+                logger.error("request %s to read rows again was refused: %s", request.id, error.message)  # noqa: TRY400
                 self._refused.add(request.id)
         return Again(request.id, Finished(0, 0))
 
@@ -92,14 +92,14 @@ class RequestQueue:
     def _pass_over(self, stream: str, control: Control) -> None:
         if control.pending(stream, None) and not self._said_never:
             self._said_never = True
-            logger.warning("requests to read rows again are passed over: %s", self.why_never)
+            logger.warning("requests to read rows again were refused: %s", self.why_never)
 
 
 def _why_never(options: StreamOptions) -> str:
     if options.only_snapshot:
         return "a stream with startupMode=snapshot is one batch"
     if options.order_column:
-        return "with orderColumn the sink may have a later row than the table, which is not to be undone"
+        return "with orderColumn the sink may have a later row than the table, which reading it again would undo"
     return ""
 
 

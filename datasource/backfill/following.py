@@ -146,8 +146,8 @@ class Following:
         if not all(self.upstream.reached(self.end.epoch, item.position) for item in self.end.ahead):
             raise TruncateError(
                 f"the table {self.upstream.identity().table} was truncated, and this batch was planned with another "
-                "onTruncate: it ends before the state at which rows were read again after a crash, and batches after "
-                "it could not tell which of them are gone. Start over with a fresh checkpointLocation, "
+                "onTruncate: it ends before the state at which rows were read again after a crash, so later batches "
+                "could not know which of them are gone. Start over with a fresh checkpointLocation, "
                 "onExistingState=restart and an empty sink; or set onTruncate=ignore to keep the rows downstream"
             )
 

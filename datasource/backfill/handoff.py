@@ -168,17 +168,17 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
     missing = [name for name in columns.names if name not in there and name not in optional]
     if missing:
         raise SchemaChangedError(
-            f"a file of epoch {number} was staged without column {', '.join(missing)}. Name the columns of that time "
-            f"with the option columns (and metadataColumns); or start over with {FRESH_START}"
+            f"a file of epoch {number} was staged without column {', '.join(missing)}. Name the columns that the "
+            f"query had then, with the options columns and metadataColumns; or start over with {FRESH_START}"
         )
     both = [field for field in columns if field.name in there]
     retyped = [field for field in both if not widens(field.type, found.field(field.name).type)]
     if retyped:
         told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
         raise SchemaChangedError(
-            f"a file of epoch {number} was staged when column {told}. Until that batch is past, give it the type that "
-            "it had, in the table or with customSchema as it was then; or leave it out with the option columns, where "
-            f"the sink can do without its values of that batch; or start over with {FRESH_START}"
+            f"a file of epoch {number} was staged when column {told}. Until that batch is done, give it back that "
+            "type, in the table or with the former customSchema; or leave it out with the option columns, if the "
+            f"sink can do without its values in that batch; or start over with {FRESH_START}"
         )
 
 
@@ -192,6 +192,6 @@ def _counted(part: SnapshotPart, reader: SnapshotReader) -> Generator[pa.RecordB
     if part.exact and found != planned:
         raise StagingError(
             f"a chunk of epoch {part.chunk.epoch.number} has {found} rows and was planned with {planned}. Start the "
-            "query again, which reads it at a later state. If snapshotFilter is set, let the row's own values alone "
-            "decide it; else the state was not the one that the chunk was planned in: please report this"
+            "query again, which reads it at a later state. If snapshotFilter is set, make it depend on the row's own "
+            "values alone; else please report this"
         )

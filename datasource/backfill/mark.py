@@ -150,6 +150,6 @@ def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate, table: str
     """Raises TruncateError where these changes truncate the table, and the options do not say what to do then."""
     if on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
         raise TruncateError(
-            f"the table {table} was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that "
-            "stands for the removal of all rows, or onTruncate=ignore to keep them downstream"
+            f"the table {table} was truncated. Set onTruncate=emit to get a row with _change_type 'truncate', which "
+            "means that all rows are gone, or onTruncate=ignore to keep them downstream"
         )

@@ -33,7 +33,7 @@ def in_background(look: Callable[[], bool]) -> Callable[[], None]:
             except Exception as error:  # noqa: BLE001 - a file system of Python's (`fsspec+…`) raises what it likes
                 # The next look may succeed. To give up here would hold the snapshot until the next trigger.
                 if not failing:
-                    logger.warning("whether a batch has been read is not known yet: %s", error)
+                    logger.warning("it is not known yet whether a batch has been read: %s", error)
                 failing = True
 
     threading.Thread(target=watch, name="backfill-release", daemon=True).start()

@@ -64,7 +64,7 @@ class RowFormat:
         if clashes and (self.metadata or self.mark_unchanged):
             raise OptionsError(
                 f"column {', '.join(sorted(clashes))} of {self.table.name} has the name of a metadata column of this "
-                "source, whatever its case; leave it out with the option columns"
+                "source (upper or lower case does not matter); leave it out with the option columns"
             )
 
     @property

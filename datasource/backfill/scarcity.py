@@ -20,10 +20,9 @@ _NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
 
 def short_of_memory(found: str) -> DriverError:
     return DriverError(
-        f"this Python process may not have as much memory as it needs: {found}. Where Spark limits it, as "
-        "spark.executor.pyspark.memory does for all tasks of an executor together, and "
-        "spark.sql.planner.pythonExecution.memory for the stream's own process on the driver, allow at least 512m "
-        "for each, or leave the setting out"
+        f"this Python process has too little memory: {found}. If Spark limits it (spark.executor.pyspark.memory for "
+        "all tasks of an executor together, spark.sql.planner.pythonExecution.memory for the stream's process on the "
+        "driver), allow at least 512m for each, or leave the setting out"
     )
 
 
@@ -42,14 +41,12 @@ def scarcity(error: Exception, told: str = "") -> DriverError | None:
         return short_of_memory(lines[0]) if lines else None
     if any(words in text for words in _NO_THREAD):
         return DriverError(
-            f"this Python process may not have as many threads as it needs: {found}. Allow its account or container "
-            "more processes (ulimit -u, pids.max), and the process more memory where that is limited, since each "
-            "thread takes some"
+            f"this Python process may not start another thread: {found}. Allow its account or container more "
+            "processes (ulimit -u, pids.max), and the process more memory if that is limited, since each thread "
+            "takes some"
         )
     if isinstance(error, OSError) and error.errno in _NO_FILE:
-        return DriverError(
-            f"this Python process may not open as many files as it needs: {found}. Allow it more (ulimit -n)"
-        )
+        return DriverError(f"this Python process may not open more files: {found}. Allow it more (ulimit -n)")
     return None
 
 

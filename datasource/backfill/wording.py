@@ -16,17 +16,17 @@ ELSEWHERE: Final = "a fresh checkpointLocation and an empty stateDir"
 """What a stream is started over with in another database, since what it had in the former cannot be removed there."""
 
 OF_A_READ: Final = (
-    "A read of changes has no checkpoint: load() those of the table of now, with a later startingPosition; for what "
-    "was before, read the table"
+    "A read of changes has no checkpoint: load() later changes, with a later startingPosition; for what was before, "
+    "read the table"
 )
 """Follows the advice for a stream, in errors that a read between two positions may meet in the change log as well."""
 
 LOG_WHOLE_ROWS: Final = (
-    "where the key is the primary key and all columns are published, as virtual generated ones never are, run ALTER "
-    "TABLE … REPLICA IDENTITY FULL on the table, and on each of its partitions"
+    "if the key is the primary key and all columns are published (virtual generated ones never are), run ALTER TABLE "
+    "… REPLICA IDENTITY FULL on the table, and on each of its partitions"
 )
 
-IN_ITS_PLACE: Final = "if the query reads several sources, each must stay in the place that it had among them"
+IN_ITS_PLACE: Final = "if the query reads several sources, keep them in their order"
 """Spark knows a query's sources by their order alone, if they have no names."""
 
 
@@ -59,8 +59,7 @@ def _hint(name: str, present: Sequence[str], otherwise: str) -> str:
 def unusable(what: str, done: str, error: Exception) -> str:
     """The error for a file or folder of ours that the system refuses: it is full, or somebody else's, or not there."""
     return (
-        f"{what} cannot be {done}: {error}. Make room there, or let the account that this runs as use it; or name "
-        "another place"
+        f"{what} cannot be {done}: {error}. Make room there, give this process's account access, or name another place"
     )
 
 
@@ -69,12 +68,12 @@ def columns_not_there(problems: Sequence[str], *, of_spark: bool) -> DefiniteErr
     if not of_spark:
         return OptionsError(f"the option columns: {'; '.join(problems)}")
     return SchemaChangedError(
-        f"{'; '.join(problems)}. The schema of the DataFrame, or of the table in Spark's catalog, has it. If the table "
-        "was altered, load() again or create its Spark table again; else leave out schema(…), and choose columns with "
-        "the option columns"
+        f"{'; '.join(problems)}. The schema of the DataFrame or of the table in Spark's catalog names it. If the "
+        "table was altered, load() again or create its Spark table again; else leave out schema(…), and choose "
+        "columns with the option columns"
     )
 
 
 def another_option(began: str, now: str) -> str:
     """The error for a stream that is restarted with another value of an option which it keeps to its end."""
-    return f"the stream began with {began}, and is given {now} now. Set it back; or start over with {FRESH_START}"
+    return f"the stream began with {began}, and now has {now}. Set it back, or start over with {FRESH_START}"

@@ -27,8 +27,8 @@ def begins(stored: Stream | None, given: StreamIdentity, where: str) -> bool:
     if stored.identity != given:
         raise StateConflictError(
             where,
-            f"the state is of another stream ({differences(stored.identity, given)}); give each stream a state of "
-            "its own, or reset this one to start over",
+            f"the state belongs to another stream ({differences(stored.identity, given)}); give each stream its own "
+            "state, or reset this one to start over",
         )
     if stored.epoch is not None:
         raise StateConflictError(
@@ -46,8 +46,8 @@ def require_bounds(stored: Stream | None, bounds: pa.Table, where: str) -> None:
     if stream.epoch is not None:
         raise StateConflictError(
             where,
-            f"the bounds are fixed since the first barrier, and the state stands at epoch {stream.epoch}; rebuild it "
-            "to change them",
+            f"the bounds are fixed after the first barrier, and the state is at epoch {stream.epoch}; rebuild it to "
+            "change them",
         )
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import Final
 
 ANOTHER_CHECKPOINT: Final = (
-    "Put the checkpoint back that this state is of; else go on from the state with a fresh checkpoint and "
+    "Restore the checkpoint that this state belongs to; else go on from the state with a fresh checkpoint and "
     "onExistingState=resume, or start the stream over"
 )
 
@@ -65,7 +65,7 @@ class BarrierBackwardsError(StateConflictError):
     def __init__(self, where: str, stored: int, given: int) -> None:
         super().__init__(
             where,
-            f"the state stands at epoch {stored} and never moves back, but was given epoch {given}; either an older "
+            f"the state is at epoch {stored} and never moves back, but was given epoch {given}; either an older "
             f"checkpoint was restored or two queries share this state. {ANOTHER_CHECKPOINT}",
         )
         self.args = (where, stored, given)
@@ -155,8 +155,8 @@ class StateUnwritableError(StateFileError):
 
     def __str__(self) -> str:
         return (
-            f"the state file {self.path} could not be opened or written ({self.found}). Run this as the account that "
-            "it belongs to; or see that its directory exists and may be written, that its disk has room, and that this "
+            f"the state file {self.path} could not be opened or written ({self.found}). Run this with the account "
+            "that owns it; or check that its directory exists and is writable, that its disk has room, and that this "
             "process may open more files. What was stored before is intact"
         )
 
@@ -166,9 +166,9 @@ class StateMemoryError(StateFileError):
 
     def __str__(self) -> str:
         return (
-            f"the state file {self.path} needs more memory than DuckDB may take for it ({self.found}), and that is "
-            "fixed. What was stored before is intact. The ends of very many vnodes of a long key take so much; a "
-            "stream with fewer vnodes needs less"
+            f"the state file {self.path} needs more memory than DuckDB may use for it ({self.found}), and that limit "
+            "is fixed. What was stored before is intact. Very many vnodes of a long key need so much; use fewer "
+            "vnodes"
         )
 
 
@@ -187,9 +187,9 @@ class StateNoMemoryLeftError(StateFileError):
 
     def __str__(self) -> str:
         return (
-            f"the state file {self.path} needs more memory than the system gives this process ({self.found}). What was "
-            "stored before is intact. Allow the process more, where it is limited, as by ulimit -v or Spark's "
-            "spark.sql.planner.pythonExecution.memory; or let others take less"
+            f"the state file {self.path} needs more memory than the system gives this process ({self.found}). What "
+            "was stored before is intact. Allow the process more, if it is limited (ulimit -v, "
+            "spark.sql.planner.pythonExecution.memory), or free memory that others use"
         )
 
 
@@ -204,6 +204,6 @@ class StateBusyError(TransientStateError):
     def __str__(self) -> str:
         who = "another process" if self.holder is None else f"process {self.holder}"
         return (
-            f"the state file {self.path} is in use by {who}; DuckDB lets one process at a time have it. Close "
+            f"the state file {self.path} is in use by {who}; DuckDB opens it for one process at a time. Close "
             "whatever has it open, or stop the other query that uses this state"
         )

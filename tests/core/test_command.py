@@ -42,7 +42,7 @@ def test_output_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> No
     with Path("/dev/full").open("w") as full:
         run = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert run.returncode == 1
-    assert run.stderr == "backfill: what there is to say cannot be written: [Errno 28] No space left on device\n"
+    assert run.stderr == "backfill: the output cannot be written: [Errno 28] No space left on device\n"
     assert read_control(tmp_path).paused, "what was asked for is done all the same"
 
 

@@ -187,7 +187,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"control\.json cannot be written"):
         keep_control(tmp_path, Control())
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
-    with pytest.raises(StateError, match=r"control\.json cannot be read: .*let the account"):
+    with pytest.raises(StateError, match=r"control\.json cannot be read: .*give this process's account access"):
         read_control(tmp_path)
 
 

@@ -88,7 +88,7 @@ except Exception as error:
 
 def test_what_cannot_be_imported_ahead_is_said_though_the_stream_is_opened_meanwhile() -> None:
     done = subprocess.run([sys.executable, "-c", FAILED_MEANWHILE], check=True, capture_output=True, text=True)
-    assert done.stdout.startswith("DriverError this Python process may not have as much memory as it needs: _duckdb.so")
+    assert done.stdout.startswith("DriverError this Python process has too little memory: _duckdb.so")
 
 
 ENDED_MEANWHILE = """

@@ -32,7 +32,7 @@ def test_a_delta_table_is_named_by_its_path_and_the_columns_of_its_key(path: str
     ("options", "problem"),
     [
         ({}, "url is required.*Or path, for a Delta table"),
-        ({**NEEDED, "path": "/data"}, "path is of a Delta table, and url and dbtable are of a database"),
+        ({**NEEDED, "path": "/data"}, "path names a Delta table, and url and dbtable a table of PostgreSQL"),
         ({"path": "/data"}, "keyColumns is required with path"),
         ({"path": "data", "keyColumns": "id"}, "path is 'data'; expected an absolute path, or a URI"),
         ({"path": "/data/a%20b", "keyColumns": "id"}, "expected a path without % before two hexadecimal digits"),

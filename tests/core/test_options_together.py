@@ -22,7 +22,7 @@ def test_a_stream_needs_a_folder_for_its_state() -> None:
 def test_last_rows_are_kept_from_the_snapshot_on(option: dict[str, str], mode: str) -> None:
     assert parsed(**option).stream.last_rows is not None
     (found,) = problems(**option, startupMode=mode)
-    assert found.startswith("changelog=full and envelope=upsert follow a table from its snapshot on")
+    assert found.startswith("changelog=full and envelope=upsert need startupMode=initial")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_changes_between_two_positions_are_asked_for_by_where_they_begin() -
             "snapshotFilter is for a stream, which needs readStream; leave it out to read changes, where where() ch",
         ),
         ({**CHANGES, "failOnDataLoss": "false"}, "failOnDataLoss=false is for a stream"),
-        ({**CHANGES, "changelog": "full"}, "changelog=full and envelope=upsert take a stream's last rows"),
+        ({**CHANGES, "changelog": "full"}, "changelog=full and envelope=upsert need the last rows"),
         (
             {**CHANGES, "startupMode": "latest"},
             "startupMode is for a stream, which needs readStream; leave it out to read changes",
@@ -175,7 +175,7 @@ def test_positions_are_for_batches_of_the_table() -> None:
     given = {**NEEDED, **CHANGES, "stateDir": "/s", "endingPosition": "latest"}
     with pytest.raises(OptionsError, match=r"- startingPosition is for spark\.read.*\n.*- endingPosition is for"):
         parse(given, streaming=True)
-    with pytest.raises(OptionsError, match="not of a table; leave out startingPosition, endingPosition, filter"):
+    with pytest.raises(OptionsError, match="not a table; leave out startingPosition, endingPosition, filter"):
         parse_view({**given, "view": "summary", "filter": "id > 1"})
 
 
@@ -205,7 +205,7 @@ def test_a_snapshot_filter_is_for_streams_that_read_a_snapshot() -> None:
     assert parsed(snapshotFilter=" id > 1 ", stateDir="/s").stream.snapshot_filter == "id > 1"
     with pytest.raises(OptionsError, match="- startupMode=latest reads no snapshot; leave out snapshotFilter"):
         parse({**NEEDED, "stateDir": "/s", "snapshotFilter": "id > 1", "startupMode": "latest"}, streaming=True)
-    with pytest.raises(OptionsError, match="- onUnchangedToast=mark stands for a value that came before"):
+    with pytest.raises(OptionsError, match="- onUnchangedToast=mark refers to a value that came before"):
         parse({**NEEDED, "stateDir": "/s", "snapshotFilter": "id > 1", "onUnchangedToast": "mark"}, streaming=True)
 
 

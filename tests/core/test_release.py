@@ -52,7 +52,7 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
     assert not thread.is_alive()
     with pytest.raises(AssertionError, match="looked again"):
         next(left)
-    assert caplog.text.count("is not known yet: the storage is away") == 1
+    assert caplog.text.count("is not known yet whether a batch has been read: the storage is away") == 1
     assert caplog.text.count("is not known yet") == 1
 
 

@@ -62,7 +62,7 @@ def test_a_range_that_ends_before_it_begins_is_refused(
 
 def test_where_the_first_columns_are_equal_the_next_decide(tmp_path: Path) -> None:
     state = state_of({"a": pa.int32(), "b": pa.int32()}, tmp_path)
-    with pytest.raises(KeyTextError, match="the smaller key goes first"):
+    with pytest.raises(KeyTextError, match="give the smaller key first"):
         ask_again(state, ("1", "9"), ("1", "2"))
     assert "the rows from" in ask_again(state, ("1", "2"), ("1", "9"))
 
@@ -87,7 +87,7 @@ def test_of_several_columns_the_first_that_differ_decide(
 ) -> None:
     state = state_of({"a": pa.int32(), "b": pa.string(), "c": pa.int32()}, tmp_path)
     if turned_round:
-        with pytest.raises(KeyTextError, match="the smaller key goes first"):
+        with pytest.raises(KeyTextError, match="give the smaller key first"):
             ask_again(state, first, last)
     else:
         assert "the rows from" in ask_again(state, first, last)
@@ -103,7 +103,7 @@ def test_of_several_columns_the_first_that_differ_decide(
     ],
 )
 def test_a_text_that_is_no_value_of_the_key_is_refused(kind: pa.DataType, text: str, tmp_path: Path) -> None:
-    with pytest.raises(KeyTextError, match=re.escape(f"for the key column id is not a value of its type, {kind}")):
+    with pytest.raises(KeyTextError, match=re.escape(f"for the key column id is not of its type, {kind}")):
         ask_again(state_of({"id": kind}, tmp_path), [text], None)
     assert read_control(tmp_path).requests == ()
 
@@ -126,7 +126,7 @@ def test_rows_that_the_last_batch_may_have_given_up_are_not_read_once_somebody_a
         with open_store(state) as store:
             store.commit(StoredBarrier(number, to_text(barrier), store.progress()))
         if isinstance(progress, Frontier):
-            assert ask_to_stop(state) == "from the next batch on no rows are read again"
+            assert ask_to_stop(state) == "from the next batch on, no rows are read again"
             (tmp_path / "control.json").unlink()
     with pytest.raises(StateError, match="no rows are being read again, and no request waits"):
         ask_to_stop(state)
@@ -151,7 +151,7 @@ def test_a_folder_in_which_no_stream_has_begun_says_when_to_try_again(
 ) -> None:
     with open_store(tmp_path) as store:
         store.reset()
-    with pytest.raises(StateError, match=r"is of no stream yet; try again when the query has begun$"):
+    with pytest.raises(StateError, match=r"has no stream yet; try again when the query has begun$"):
         ask(tmp_path)
 
 

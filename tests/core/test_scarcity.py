@@ -23,16 +23,19 @@ UNMAPPED = "libcrypto.so.3: failed to map segment from shared object"
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (MemoryError(), "memory as it needs: MemoryError.*pyspark.memory"),
-        (pa.ArrowMemoryError("malloc of size 64 failed"), "memory as it needs: malloc of size 64 failed"),
-        (RuntimeError("can't start new thread"), "threads as it needs.*ulimit -u"),
-        (pa.ArrowException("Unknown error: Failed to launch worker thread: Resource …"), "threads as it needs"),
-        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "as many files as it needs.*ulimit -n"),
+        (MemoryError(), "too little memory: MemoryError.*pyspark.memory"),
+        (pa.ArrowMemoryError("malloc of size 64 failed"), "too little memory: malloc of size 64 failed"),
+        (RuntimeError("can't start new thread"), "may not start another thread.*ulimit -u"),
+        (
+            pa.ArrowException("Unknown error: Failed to launch worker thread: Resource …"),
+            "may not start another thread",
+        ),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "may not open more files.*ulimit -n"),
         (
             ImportError("_duckdb.so: failed to map segment from shared object"),
-            "memory as it needs: _duckdb.so: failed to",
+            "too little memory: _duckdb.so: failed to",
         ),
-        (ImportError(f"no wrapper\n- no module 'psycopg_c'\n- {UNMAPPED}"), rf"memory as it needs: - {UNMAPPED}\. "),
+        (ImportError(f"no wrapper\n- no module 'psycopg_c'\n- {UNMAPPED}"), rf"too little memory: - {UNMAPPED}\. "),
     ],
 )
 def test_what_a_process_lacks_crosses_into_spark_in_words(error: Exception, told: str) -> None:
@@ -66,7 +69,7 @@ def test_an_adapter_that_does_not_fit_into_memory_says_so_where_spark_imports_it
     code = NO_ROOM.format(package, UNMAPPED) + f"import backfill.upstream.{upstream}"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (
-        f"backfill.errors.DriverError: this Python process may not have as much memory as it needs: {UNMAPPED}"
+        f"backfill.errors.DriverError: this Python process has too little memory: {UNMAPPED}"
         in (failed.stderr.splitlines()[-1])
     )
 

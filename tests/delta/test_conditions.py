@@ -46,17 +46,17 @@ def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("condition", "named"),
     [
-        ("random() < 0.5", "has random in it"),
-        ("id > 0 AND current_timestamp > '2020-01-01'", "has current_timestamp in it"),
-        ("get_current_timestamp() > '2020-01-01'", "has get_current_timestamp in it"),
-        ("id IN (SELECT 1)", "has a subselect in it"),
-        ("1 = 2) OR (1 = 1", "is no condition, but more or less than one"),
-        ("v", 'is of the type "?VARCHAR"?, and a condition'),
-        ("age(TIMESTAMP '2020-01-01') > INTERVAL 1 DAY", "has age in it"),
-        ("ago(INTERVAL 1 DAY) > '2020-01-01'", "has ago in it"),
-        ("count(*) > 1", "is no condition over the columns"),
-        ("row_number() OVER () < 3", "is no condition over the columns"),
-        ("COLUMNS(*) = 1", "is (of the type|no condition)"),
+        ("random() < 0.5", "uses random"),
+        ("id > 0 AND current_timestamp > '2020-01-01'", "uses current_timestamp"),
+        ("get_current_timestamp() > '2020-01-01'", "uses get_current_timestamp"),
+        ("id IN (SELECT 1)", "has a subselect"),
+        ("1 = 2) OR (1 = 1", "is not one condition, but more or less"),
+        ("v", 'has the type "?VARCHAR"?, expected a condition'),
+        ("age(TIMESTAMP '2020-01-01') > INTERVAL 1 DAY", "uses age"),
+        ("ago(INTERVAL 1 DAY) > '2020-01-01'", "uses ago"),
+        ("count(*) > 1", "is not a condition on the table's columns"),
+        ("row_number() OVER () < 3", "is not a condition on the table's columns"),
+        ("COLUMNS(*) = 1", "(has the type|is not a condition)"),
     ],
 )
 def test_a_snapshot_filter_depends_on_nothing_but_the_row(
@@ -70,7 +70,7 @@ def test_a_snapshot_filter_chooses_among_the_rows_that_are_there(tmp_path: Path,
     run = DeltaRun(tmp_path, table, options={"snapshotFilter": "id % 2 = 0 AND v <> 'v4'", "columns": "id"})
     assert run.plan()
     assert [row["id"] for row in run.read()] == [0, 2, 6, 8]
-    with pytest.raises(OptionsError, match="the option snapshotFilter is no condition"):
+    with pytest.raises(OptionsError, match="the option snapshotFilter is not a condition"):
         DeltaRun(tmp_path / "other", table, options={"snapshotFilter": "nope = 1"}).plan()
 
 
@@ -128,7 +128,7 @@ def test_a_condition_names_no_column_that_is_not_read_rightly(tmp_path: Path, op
     parts = pa.array([b"\x01", b"a", b"\xff", b"zz"])
     write_deltalake(tmp_path, pa.table({"id": range(4), "b": parts, "v": [1, 2, 3, 4]}), partition_by=["b"])
     given = {"path": str(tmp_path), "keyColumns": "id", "columns": "id"}
-    with pytest.raises(OptionsError, match=f'the option {option} is no condition .* column "b" not found'):
+    with pytest.raises(OptionsError, match=f'the option {option} is not a condition .* column "b" not found'):
         DeltaUpstream(parse({**given, option: "b = 'a'::BLOB"})).schema()
     by_others = DeltaUpstream(parse({**given, option: "v > 2"}))
     assert by_others.schema().columns.names == ["id"]
@@ -139,5 +139,5 @@ def test_a_condition_names_no_column_that_is_not_read_rightly(tmp_path: Path, op
 def test_a_filter_is_a_condition_on_each_row(table: Path) -> None:
     """Rows are looked at a few at a time, so a subselect would choose the greatest of each few."""
     condition = "v = (SELECT max(v) FROM feed)"
-    with pytest.raises(OptionsError, match="the option filter has a subselect in it"):
+    with pytest.raises(OptionsError, match="the option filter has a subselect"):
         DeltaUpstream(parse({"path": str(table), "keyColumns": "id", "filter": condition})).schema()

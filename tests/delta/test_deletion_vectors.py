@@ -92,7 +92,7 @@ def kept_in_file(folder: Path, data: bytes, rows: int, *, prefix: str = "", whol
 STORED: dict[str, Callable[[Path, bytes, int], dict[str, Any]]] = {
     "in the log": lambda _, data, rows: vectors.inline(data, rows),
     "in the folder": kept_in_file,
-    "in a folder of it": lambda folder, data, rows: kept_in_file(folder, data, rows, prefix="aB"),
+    "in its own folder": lambda folder, data, rows: kept_in_file(folder, data, rows, prefix="aB"),
     "elsewhere": lambda folder, data, rows: kept_in_file(folder.parent / "o ther", data, rows, whole=True),
 }
 

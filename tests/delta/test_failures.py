@@ -33,7 +33,7 @@ MAKING = 'Could not create local directory: /t\nError: Os { code: 30, kind: Read
     [
         (f"{LOCAL}No space left on device (os error {errno.ENOSPC})\n", DatabaseSetupError, "No space left on device"),
         (f"{LOCAL}Disk quota exceeded (os error {errno.EDQUOT})\n", DatabaseSetupError, "Disk quota exceeded"),
-        (f"{LOCAL}Permission denied (os error {errno.EACCES})\n", DatabaseSetupError, "Let the account"),
+        (f"{LOCAL}Permission denied (os error {errno.EACCES})\n", DatabaseSetupError, "Let this process's account"),
         (f"{LOCAL}Too many open files (os error {errno.EMFILE})\n", DriverError, "ulimit -n"),
         (f"{LOCAL}Input/output error (os error {errno.EIO})\n", TableError, "Input/output error"),
         (MAKING, DatabaseSetupError, "Read-only file system"),
@@ -144,11 +144,11 @@ def test_what_a_process_lacks_is_not_the_tables_fault(table: Path) -> None:
     with tempfile.TemporaryFile() as next_one:
         resource.setrlimit(resource.RLIMIT_NOFILE, (next_one.fileno(), limits[1]))
         try:
-            with pytest.raises(DriverError, match=r"as many files as it needs: .*Too many open files.*ulimit -n"):
+            with pytest.raises(DriverError, match=r"may not open more files: .*Too many open files.*ulimit -n"):
                 open_latest(str(table))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    with pytest.raises(DriverError, match="memory as it needs: malloc"), translating(str(table)):
+    with pytest.raises(DriverError, match="too little memory: malloc"), translating(str(table)):
         raise pa.ArrowMemoryError("malloc of size 64 failed")
 
 

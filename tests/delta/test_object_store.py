@@ -51,7 +51,7 @@ def test_a_clone_that_has_another_name_for_the_store_is_opened_by_that(store: Ob
         found = DeltaUpstream(parse({"path": path, "keyColumns": "id"})).reader().scan([WHOLE_TABLE])
         return [key for batch in found for key in batch["id"].to_pylist()]
 
-    with pytest.raises(TableError, match=rf"are in s3a://{BUCKET}/, .* let path begin in the same way"):
+    with pytest.raises(TableError, match=rf"are in s3a://{BUCKET}/, .* begin path with that name"):
         read(f"s3://{BUCKET}/clone")
     assert read(f"s3a://{BUCKET}/clone") == [0, 1, 2]
 

@@ -37,7 +37,7 @@ def test_key_columns_in_another_order_end_the_backfill_and_may_be_set_back(run: 
     without_state_dir(run)
     run.key = ("b", "a")
     with pytest.raises(
-        SchemaChangedError, match=r"\(b int64, a int64\).* and were \(a int64, b int64\).*Give keyColumns"
+        SchemaChangedError, match=r"\(b int64, a int64\).* and were \(a int64, b int64\).*Set keyColumns"
     ):
         run.plan()
     run.restart()
@@ -70,7 +70,7 @@ def test_after_the_backfill_a_key_of_other_columns_is_refused_though_the_state_d
     run.catch_up()
     without_state_dir(run)
     run.key = ("b",)
-    with pytest.raises(SchemaChangedError, match=r"\(b int64\).* and were \(a int64, b int64\).*Give keyColumns"):
+    with pytest.raises(SchemaChangedError, match=r"\(b int64\).* and were \(a int64, b int64\).*Set keyColumns"):
         run.plan()
     run.restart()
     run.key = ("a", "b")
@@ -105,7 +105,8 @@ def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path
         DeltaTable(run.table).update(updates={"v": "'other'"}, predicate=f"a = {key}")
     when = r"was committed at 20[-\dT:.]+ UTC"
     with pytest.raises(
-        DataLossError, match=rf"has read version 1 .*, which {when}, and the one .* {when}: .* put back, and written to"
+        DataLossError,
+        match=rf"has read version 1 .*, which {when}, and .* {when}: .* restored and written to",
     ):
         run.plan()
 

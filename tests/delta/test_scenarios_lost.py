@@ -34,7 +34,7 @@ def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_told(
     DeltaTable(table).delete("id = 1")
     DeltaTable(table).delete("id = 2")
     clean_up(table)
-    lost = r"no longer has version 2: .*logRetentionDuration"
+    lost = r"no longer has version 2, because .*logRetentionDuration"
     with pytest.raises(DataLossError, match=lost):
         run.plan()
     run.restart()
@@ -80,7 +80,7 @@ def test_a_commit_that_goes_while_it_is_looked_at_is_told_as_one_that_the_log_no
     strict.schema()
     content = (table / commit_file(end)).read_bytes()
     monkeypatch.setattr(Log, "stamp", just_there)
-    with pytest.raises(DataLossError, match=f"no longer has version {end}: .* failOnDataLoss=false"):
+    with pytest.raises(DataLossError, match=f"no longer has version {end}, because .* failOnDataLoss=false"):
         list(strict.changes(begin, run.barrier().epoch))
     (table / commit_file(end)).write_bytes(content)
     forgiving = DeltaUpstream(parse({**options, "failOnDataLoss": "false"}))
@@ -137,7 +137,7 @@ def test_the_oldest_changes_are_those_whose_files_vacuum_has_left(table: Path) -
     DeltaTable(table).optimize.compact()
     vacuum(table)
     end = DeltaTable(table).version()
-    with pytest.raises(DataLossError, match=r"VACUUM has removed them .* can be read with startingPosition=earliest"):
+    with pytest.raises(DataLossError, match=r"VACUUM has removed them .* with startingPosition=earliest"):
         list(span("-1").read())
     assert (span("earliest").after, list(span("earliest").read())) == ("2", [])
     write_deltalake(table, rows((21, "new")), mode="append")
@@ -202,7 +202,7 @@ def test_another_table_at_the_same_path_is_told(tmp_path: Path, table: Path) -> 
     assert not run.plan()
     shutil.rmtree(table)
     created(table)
-    with pytest.raises(DataLossError, match="was deleted and made again: what was read is of the table with id"):
+    with pytest.raises(DataLossError, match="was deleted and made again: the table that was read has id"):
         run.plan()
     run.restart()
     with pytest.raises(StateError, match="was dropped and made again since the stream began"):
@@ -218,7 +218,7 @@ def test_changes_of_another_table_than_was_planned_are_not_read(table: Path) -> 
     changes = upstream.span("earliest", "latest")
     shutil.rmtree(table)
     created(table)
-    with pytest.raises(DataLossError, match=r"made again: .* load\(\) its changes anew") as refused:
+    with pytest.raises(DataLossError, match=r"made again: .* load\(\) its changes again") as refused:
         list(changes.read())
     assert "checkpointLocation" not in str(refused.value)
 
@@ -273,5 +273,5 @@ def test_a_batch_that_is_run_again_is_not_read_of_a_copy_that_went_another_way(t
     shutil.rmtree(table)
     (tmp_path / "copy").rename(table)
     run.restart()
-    with pytest.raises(DataLossError, match="an older copy of the table was put back, and written to since"):
+    with pytest.raises(DataLossError, match="an older copy of the table was restored and written to since"):
         run.read()

@@ -24,7 +24,7 @@ def test_a_batch_that_was_planned_before_a_column_was_given_another_type_is_not_
     assert run.plan()
     write_deltalake(folder, pa.table({"id": [1], "v": [1]}), mode="overwrite", schema_mode="overwrite")
     run.restart()
-    with pytest.raises(SchemaChangedError, match=r"version 0 of .* since then column v was given another type"):
+    with pytest.raises(SchemaChangedError, match=r"version 0 of .* but column v got another type since"):
         run.read()
 
 

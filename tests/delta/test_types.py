@@ -185,7 +185,7 @@ def test_an_empty_text_that_partitions_a_table_is_null(tmp_path: Path) -> None:
 def test_bytes_that_partition_a_table_are_refused(tmp_path: Path) -> None:
     made(tmp_path, [b"a", b"b"], pa.binary(), partition_by=["k"])
     options = {"path": str(tmp_path), "keyColumns": "n"}
-    with pytest.raises(UnsupportedTypeError, match="column 'k' is of the type binary and partitions the table"):
+    with pytest.raises(UnsupportedTypeError, match="column 'k' has the type binary and partitions the table"):
         DeltaUpstream(parse(options)).schema()
     assert DeltaUpstream(parse({**options, "columns": "n"})).schema().output == ("n",)
 
@@ -200,11 +200,11 @@ def test_bytes_that_partition_a_table_for_a_while_are_refused(tmp_path: Path) ->
     for by in (["k"], []):
         write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=by, configuration=FEED)
         if by:
-            with pytest.raises(UnsupportedTypeError, match="column 'k' is of the type binary and partitions the table"):
+            with pytest.raises(UnsupportedTypeError, match="column 'k' has the type binary and partitions the table"):
                 run.plan()
     run.restart()
     assert run.plan()
-    with pytest.raises(UnsupportedTypeError, match="column 'k' is of the type binary and partitions the table"):
+    with pytest.raises(UnsupportedTypeError, match="column 'k' has the type binary and partitions the table"):
         run.read()
     run.restart(columns="n")
     assert run.read() == []
@@ -218,7 +218,7 @@ def test_a_batch_that_was_planned_when_bytes_partitioned_the_table_is_read_witho
     assert run.plan()
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=[], configuration=FEED)
     run.restart(columns="n, k")
-    with pytest.raises(UnsupportedTypeError, match="column 'k' is of the type binary and partitions the table"):
+    with pytest.raises(UnsupportedTypeError, match="column 'k' has the type binary and partitions the table"):
         run.read()
     run.restart(columns="n")
     assert [row["n"] for row in run.read()] == [1, 2]

@@ -19,7 +19,7 @@ def test_what_somebodys_function_says_of_a_row_is_not_told(state: str) -> None:
     for error in (from_psycopg(state, VALUE), from_adbc(state, f"ERROR:  {VALUE}", VALUE)):
         found = translated(error)
         assert type(found) is DatabaseSetupError
-        assert "a function in the database refuses a statement" in found.message
+        assert "a function in the database raised an error in a statement" in found.message
         assert VALUE not in found.message
     assert translated(from_psycopg(state, "not here"), about_init_statement).message == f"not here ({state})"
 

@@ -159,7 +159,7 @@ def test_a_change_of_another_table_that_had_the_name_is_refused_where_that_is_as
     batches = [batch(*messages[at : at + at_once]) for at in range(0, len(messages), at_once)]
     namesakes = Namesakes(ORDERS, QualifiedName("public", "orders"))
     described = Decoder(ORDERS, WANTED, only(1, 2), namesakes=namesakes)
-    with pytest.raises(TableError, match="another table was changed") if refused else nullcontext():
+    with pytest.raises(TableError, match=r"another table named .* was changed") if refused else nullcontext():
         for each in batches:
             described.feed(each)
     whole = decoder(only(1, 2))

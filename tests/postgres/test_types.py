@@ -156,7 +156,7 @@ def test_the_first_and_last_value_are_the_same_on_both_ways(of: TypeDescription,
 
 
 def test_another_type_than_was_looked_at_is_refused_as_an_altered_table() -> None:
-    with pytest.raises(SchemaChangedError, match=r"was int4 when .* is read as int64 now, expected int32.* load\(\) "):
+    with pytest.raises(SchemaChangedError, match=r"was int4 when .* now comes as int64, expected int32.* load\(\) "):
         from_snapshot(mapped(INT4), pa.array([1], pa.int64()), "")
 
 

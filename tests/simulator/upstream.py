@@ -319,7 +319,7 @@ def _key(text: Key) -> tuple[int, int]:
         a, b = text
         return int(a), int(b)
     except ValueError:
-        raise KeyTextError("a value is not one of the table's key (a, b)") from None
+        raise KeyTextError("a value does not fit the table's key (a, b)") from None
 
 
 def _shows_all(have: View, want: View) -> bool:

@@ -32,14 +32,17 @@ def test_a_later_batch_is_new_and_the_same_one_is_not() -> None:
 
 
 def test_batches_in_between_are_missed() -> None:
-    with pytest.raises(StateError, match=r"batch 3 to the table t, and batch 5 .* had none, note 4 to 4; else call"):
+    with pytest.raises(
+        StateError,
+        match=r"to the table t, .* batch 5.* had no rows, note 4 to 4; else call",
+    ):
         new(LAST, AppliedBatch(5, 0, None, None))
 
 
 def test_a_target_begins_with_batch_0_or_with_the_rows_of_those_before() -> None:
     assert new(None, replace(LAST, batch_id=0), empty=True)
     assert new(None, LAST)
-    with pytest.raises(StateError, match="'q' has applied no batch to this table, which is empty, and batch 3 was"):
+    with pytest.raises(StateError, match=r"'q' has applied no batch to this table, which is empty, .* batch 3"):
         new(None, LAST, empty=True)
 
 
@@ -62,7 +65,7 @@ def test_the_first_batch_again_is_not_taken_for_applied_where_its_rows_are_gone(
     ],
 )
 def test_an_earlier_batch_and_another_one_with_the_same_id_are_refused(now: AppliedBatch, way_out: str) -> None:
-    with pytest.raises(StateError, match=rf"'q' has applied batch 3, and batch \d with other rows .*{way_out}"):
+    with pytest.raises(StateError, match=rf"'q' has applied batch 3, .* batch \d with other rows.*{way_out}"):
         new(LAST, now)
 
 

@@ -34,7 +34,7 @@ def test_a_text_that_is_beyond_every_number_is_refused(tmp_path: Path, apply: Ap
     DeltaTable.create(tmp_path, schema=pa.schema([pa.field(*column) for column in columns]))
     apply(batch_of(row("insert", 1, "x", "-Infinity"), row("insert", 2, "x", "1.50")), 0)
     assert content(tmp_path) == [(1, "x", -math.inf, -math.inf), (2, "x", 1.5, 1.5)]
-    with pytest.raises(TableError, match="column 'v' of the Delta table is double and does not hold all values"):
+    with pytest.raises(TableError, match="column 'v' of the Delta table is double and cannot hold all values"):
         apply(batch_of(row("insert", 3, "x", "1e400")), 1)
 
 
@@ -57,7 +57,7 @@ def test_a_column_that_the_table_cannot_get_is_refused(tmp_path: Path) -> None:
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q", merge_schema=True)
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     one = batch_of(row("insert", 2, "x", "1"))
-    with pytest.raises(OptionsError, match="has V as v, and Delta does not tell upper from lower case"):
+    with pytest.raises(OptionsError, match="has V as v, and Delta's names do not differ by upper and lower case"):
         apply(one.having(V=["1"]), 1)
     other = apply_to(path=str(tmp_path), key=["id", "b"], query="other", merge_schema=True)
     with pytest.raises(OptionsError, match=r"no column id; it has a, b, v, w\..*unless it belongs to the key"):
@@ -65,9 +65,9 @@ def test_a_column_that_the_table_cannot_get_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTypeError, match="column 'more' is a time64"):
         apply(one.having(more=[time(1)]), 1)
     both = one.having(more=[1], More=[1])
-    with pytest.raises(OptionsError, match="the batch has the columns more and More, and Delta does not tell"):
+    with pytest.raises(OptionsError, match="the batch has the columns more and More, and Delta's names do not differ"):
         apply(both, 1)
-    with pytest.raises(OptionsError, match="the batch has the columns more and More, and Delta does not tell"):
+    with pytest.raises(OptionsError, match="the batch has the columns more and More, and Delta's names do not differ"):
         apply_to(path=str(tmp_path / "new"), key=["a", "b"], query="q")(both, 0)
     assert DeltaTable(tmp_path).version() == 1
     assert content(tmp_path) == [(1, "x", "1", "1")]
@@ -116,7 +116,7 @@ def applied(folder: Path, kind: pa.DataType, values: pa.Array[Any]) -> list[Any]
 def test_a_column_that_would_round_or_cut_a_value_is_refused(
     tmp_path: Path, values: pa.Array[Any], kind: pa.DataType
 ) -> None:
-    with pytest.raises(TableError, match=r"column 'v' of the Delta table is .* does not hold all values") as refused:
+    with pytest.raises(TableError, match=r"column 'v' of the Delta table is .* cannot hold all values") as refused:
         applied(tmp_path, kind, values)
     assert "4159" not in str(refused.value)
     assert content(tmp_path) == []
@@ -189,7 +189,7 @@ def test_a_generated_column_has_to_be_one_of_the_batch(tmp_path: Path, apply: Ap
     log.write_text("\n".join(map(json.dumps, actions)))
     apply(rows, 0)
     rows = batch_of(row("update_postimage", 1, "x", "a"))
-    with pytest.raises(TableError, match="A generated column has to be one of the batch"):
+    with pytest.raises(TableError, match="If a column is generated, the batch needs it"):
         apply(rows, 1)
     apply(rows.having(more=["A"]), 1)
     assert content(tmp_path) == [(1, "x", "a", "a", "A")]
@@ -221,5 +221,5 @@ def test_a_table_whose_columns_have_numbers_in_its_files_is_refused(tmp_path: Pa
     rows = batch_of(row("insert", 1, "x", "1"))
     by_id = {"delta.columnMapping.mode": "id"}
     DeltaTable.create(tmp_path, schema=rows.table.select(["a", "b", "v", "w"]).schema, configuration=by_id)
-    with pytest.raises(TableError, match="told apart in its files by numbers"):
+    with pytest.raises(TableError, match="have numbers in its files"):
         apply_to(path=str(tmp_path), key=["a", "b"], query="q")(rows, 0)

@@ -53,7 +53,7 @@ def test_keys_that_may_be_one_in_the_target_are_refused_from_the_first_batch_on(
 ) -> None:
     DeltaTable.create(tmp_path, schema=pa.schema([("k", kind), ("v", pa.int64())]))
     rows = made_of(["insert"] * 2, k=keys, v=[1, 2])
-    with pytest.raises(TableError, match=r"may take different values of the source, .* for the same one"):
+    with pytest.raises(TableError, match=r"may make different values of the source, .* equal"):
         apply_to(path=str(tmp_path), key=["k"], query="q")(rows, 0)
     assert content(tmp_path) == []
 
@@ -87,10 +87,10 @@ def test_large_values_stay_where_the_key_is_narrower_in_the_table(tmp_path: Path
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (b"x", UnsupportedTypeError, "column 'raw' is of the type binary and partitions the table"),
+        (b"x", UnsupportedTypeError, "column 'raw' has the type binary and partitions the table"),
         ("", TableError, "the key column raw partitions the Delta table and is '' in a row"),
         (Decimal("-0.07"), TableError, "column raw partitions the Delta table and is negative, with a fraction"),
-        ("__HIVE_DEFAULT_PARTITION__", TableError, "which is how deltalake names the folder of those that have none"),
+        ("__HIVE_DEFAULT_PARTITION__", TableError, "which is the name of deltalake's folder for nulls"),
     ],
 )
 def test_a_row_that_would_not_be_found_in_its_partition_is_refused(

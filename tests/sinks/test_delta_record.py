@@ -32,7 +32,7 @@ def test_a_batch_that_changes_nothing_is_noted_as_well(tmp_path: Path, apply: Ap
 def test_a_table_that_was_started_over_takes_no_later_batch(tmp_path: Path, apply: Apply) -> None:
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     start_over(path=str(tmp_path), query="q")
-    with pytest.raises(StateError, match="table, which is empty, and batch 1 was to be applied now"):
+    with pytest.raises(StateError, match="table, which is empty, and now it should apply batch 1"):
         apply(batch_of(row("insert", 2, "x", "1")), 1)
     apply(batch_of(row("insert", 3, "x", "1")), 0)
     assert content(tmp_path) == [(3, "x", "1", "1")]
@@ -89,7 +89,7 @@ def test_a_table_that_was_put_back_to_an_earlier_state_is_told(tmp_path: Path) -
             shutil.copytree(table, earlier)
     shutil.rmtree(table)
     shutil.copytree(earlier, table)
-    with pytest.raises(StateError, match=r"has applied batch 0 .* and batch 3 was .* put back to an earlier state"):
+    with pytest.raises(StateError, match=r"has applied batch 0 .* apply batch 3: .* restored to an earlier state"):
         apply(batches[3], 3)
     for number in range(1, 4):
         apply(batches[number], number)
@@ -205,7 +205,7 @@ def test_a_table_that_was_made_anew_in_its_place_takes_no_later_batch(tmp_path: 
     replace_table(tmp_path)
     write_deltalake(tmp_path, DeltaTable(tmp_path).to_pyarrow_table(), mode="append")
     for again in 1, 2:
-        with pytest.raises(StateError, match=r"made anew in version 3, .* another name; .* TO VERSION AS OF 2, or"):
+        with pytest.raises(StateError, match=r"was replaced in version 3, .* another name; .* TO VERSION AS OF 2, or"):
             apply(batch_of(row("insert", again, "x", "1")), again)
     DeltaTable(tmp_path).restore(2)
     apply(batch_of(row("insert", 2, "x", "1")), 2)
@@ -232,7 +232,7 @@ def test_the_record_stays_where_that_of_others_expires(tmp_path: Path, apply: Ap
     DeltaTable(tmp_path).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})
     apply(batch_of(row("update_postimage", 1, "x", "2")), 1)
     write_checkpoint_of_spark(tmp_path)
-    with pytest.raises(StateError, match="has applied batch 1, and batch 0 with other rows"):
+    with pytest.raises(StateError, match="has applied batch 1, and now it should apply batch 0 with other rows"):
         apply(batch_of(row("insert", 1, "x", "1")), 0)
     assert content(tmp_path) == [(1, "x", "2", "2")]
 

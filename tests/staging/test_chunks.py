@@ -107,11 +107,11 @@ def test_a_process_that_may_open_no_more_files_is_not_told_that_staged_ones_are_
     with tempfile.TemporaryFile() as next_one:
         resource.setrlimit(resource.RLIMIT_NOFILE, (next_one.fileno(), limits[1]))
         try:
-            with pytest.raises(DriverError, match="as many files as it needs"):
+            with pytest.raises(DriverError, match="may not open more files"):
                 list(files.read(NAME))
-            with pytest.raises(DriverError, match="as many files as it needs"):
+            with pytest.raises(DriverError, match="may not open more files"):
                 files.change_files()
-            with pytest.raises(DriverError, match="as many files as it needs"):
+            with pytest.raises(DriverError, match="may not open more files"):
                 files.write(NAME, SCHEMA, BATCHES)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -178,6 +178,6 @@ def test_a_reader_whose_batch_was_planned_anew_meanwhile_fails_however_often_it_
             return super().read(token, ranges)
 
     for table in (Followed(10), Table(10)):
-        with pytest.raises(StateBusyError, match="the batch up to epoch 7 was planned anew"):
+        with pytest.raises(StateBusyError, match="the batch up to epoch 7 was planned again"):
             numbers(part, table, found)
     assert stage_before_emit == (not found)

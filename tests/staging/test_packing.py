@@ -209,7 +209,7 @@ def test_changes_that_were_staged_before_they_were_to_be_marked_are_not(staging:
 
 def test_an_executor_that_does_not_share_the_directory_is_told_so_before_it_is_told_of_a_loss(tmp_path: Path) -> None:
     elsewhere = Staging(str(tmp_path / "of another machine"))
-    advice = r"set stagingDir to a path or URI that the driver and all executors share; .*\. Else the file was lost"
+    advice = r"set stagingDir to a path or URI that the driver and all executors share; .* the file was lost"
     with pytest.raises(StagingError, match=advice):
         list(read(StagedChanges(elsewhere.of_batch(7), ("changes-0.arrow",)), Unused(), BARE))
 

@@ -87,7 +87,7 @@ def test_that_recording_is_put_off_is_said_once_until_it_succeeds(
         folder.error = StoreBusyError("the file", 42)
         for _ in range(3):
             assert not record.commit(barrier_of(named, number, MIDDLE))
-        assert caplog.text.count("progress is recorded later") == (number + 1) // 2
+        assert caplog.text.count("progress could not be recorded yet") == (number + 1) // 2
         folder.error = None
         assert record.commit(barrier_of(named, number + 1, MIDDLE))
 

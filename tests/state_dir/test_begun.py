@@ -162,7 +162,7 @@ def test_a_directory_of_another_stream_is_refused(folder: Folder) -> None:
 def test_a_directory_that_is_ahead_is_refused_with_both_epochs(folder: Folder) -> None:
     barrier = folder.recorded(9)
     older = replace(barrier, epoch=Epoch(4, "p4", 4, 4))
-    with pytest.raises(StateError, match="checkpoint stands at epoch 4 and stateDir at epoch 9: an older checkpoint"):
+    with pytest.raises(StateError, match="checkpoint is at epoch 4 and stateDir at epoch 9: an older checkpoint"):
         adopt(folder.process(), older)
 
 
@@ -170,7 +170,7 @@ def test_a_directory_that_is_ahead_is_refused_with_both_epochs(folder: Folder) -
     ("upstream", "reason"),
     [
         (Upstream(system="elsewhere"), "followed system system, and the options lead to system elsewhere"),
-        (Upstream(table_id="2"), r"table public.t was dropped and made again .* had the id 1, and has 2\)"),
+        (Upstream(table_id="2"), r"table public.t was dropped and made again .* had the id 1, and now has 2\)"),
     ],
     ids=["system", "table"],
 )

@@ -47,8 +47,8 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_claimed_folder_is_refused_with_the_process_that_has_it(other: subprocess.Popen[str], tmp_path: Path) -> None:
     expected = (
-        rf"is used by another query \(process {other.pid}\), or a second time in this one, as where a stream is .*"
-        r"\. Stop the other query, which SparkSession\.stop\(\) does not"
+        rf"is used by another query \(process {other.pid}\), or twice by this one, as when a stream is .*"
+        r"\. Stop the other query \(SparkSession\.stop\(\) does not\)"
     )
     with pytest.raises(StateBusyError, match=expected):
         claim(tmp_path, patience=0.2)
@@ -100,5 +100,5 @@ def test_a_claim_is_had_on_the_file_that_the_next_process_meets(
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"stateDir cannot be written: .*let the account"):
+    with pytest.raises(StateError, match=r"stateDir cannot be written: .*give this process's account access"):
         claim(tmp_path / "missing")

@@ -69,7 +69,7 @@ def test_bounds_may_be_cut_anew_until_the_first_barrier(store: ProgressStore) ->
     store.set_bounds(bounds_table([(1, "us", 9), (0, None, None)]))
     assert rows_of(store.bounds()) == [(0, None, None), (1, "us", 9)]
     store.commit(FIRST)
-    with pytest.raises(StateConflictError, match="bounds are fixed since the first barrier"):
+    with pytest.raises(StateConflictError, match="bounds are fixed after the first barrier"):
         store.set_bounds(bounds_table([(0, "eu", 5)]))
     assert rows_of(store.bounds()) == [(0, None, None), (1, "us", 9)]
 

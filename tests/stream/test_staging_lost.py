@@ -15,7 +15,7 @@ from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, caught_up, snapshot_of, step, update
 
 ANOTHER_PLAN = r"stagingDir .* holds another plan of the batch up to epoch \d+ than the checkpoint"
-NOT_THERE = r"stagingDir .* does not hold what the batch up to epoch \d+ reads"
+NOT_THERE = r"stagingDir .* does not have the files of the batch up to epoch \d+"
 
 
 def _no_connection(*_: object) -> NoReturn:
@@ -116,7 +116,7 @@ def test_where_the_last_rows_were_lost_with_both_only_a_start_without_them_goes_
     spark.store.reset()
     spark.states.clear()
     for _ in range(2):
-        with pytest.raises(StateError, match=r"and there is none.*leave out changelog and envelope"):
+        with pytest.raises(StateError, match=r"but there is none.*leave out changelog and envelope"):
             (spark.read if logged else spark.plan)()
         spark.crash()
     spark.rules = None

@@ -213,7 +213,7 @@ def test_a_snapshot_alone_is_one_batch_and_says_that_it_does_no_more(
     step(spark, None)
     spark.ask_again()
     assert step(spark) == step(spark) == []
-    assert caplog.text.count("passed over: a stream with startupMode=snapshot is one batch") == 1
+    assert caplog.text.count("refused: a stream with startupMode=snapshot is one batch") == 1
 
 
 def test_a_stream_that_keeps_later_rows_than_the_table_has_does_not_undo_them(
@@ -223,7 +223,7 @@ def test_a_stream_that_keeps_later_rows_than_the_table_has_does_not_undo_them(
     spark.rules = Rules(order_column="a")
     caught_up(spark).ask_again()
     assert step(spark) == step(spark) == []
-    assert caplog.text.count("passed over: with orderColumn the sink may have a later row") == 1
+    assert caplog.text.count("refused: with orderColumn the sink may have a later row") == 1
 
 
 def test_what_is_no_key_is_passed_over_and_said_once_each(start: StartQuery, caplog: pytest.LogCaptureFixture) -> None:
@@ -237,7 +237,7 @@ def test_what_is_no_key_is_passed_over_and_said_once_each(start: StartQuery, cap
     assert spark.barrier() == answered
     insert(spark, KEYS[9])
     assert step(spark) == [("insert", KEYS[9], "new")]
-    assert caplog.text.count("is passed over: a value is not one of the table's key") == 2
+    assert caplog.text.count("was refused: a value does not fit the table's key") == 2
 
 
 def test_rows_are_not_read_before_they_show_a_commit_that_was_passed_on(start: StartQuery) -> None:

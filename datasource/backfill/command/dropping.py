@@ -22,8 +22,8 @@ PATIENCE: Final = 10.0
 """Seconds for which the database may be out of reach."""
 
 WHERE_LOST: Final = (
-    "Where the state of a stream is lost, start the query, which rebuilds it from the checkpoint, and stop it; or run "
-    "in its PostgreSQL database SELECT pg_drop_replication_slot('backfill_…'); DROP PUBLICATION backfill_…"
+    "If a stream's state is lost, start the query, which rebuilds it from the checkpoint, and stop it; or run in its "
+    "PostgreSQL database SELECT pg_drop_replication_slot('backfill_…'); DROP PUBLICATION backfill_…"
 )
 
 
@@ -69,12 +69,12 @@ def _drop(folder: Path, staging_dir: str, url: str, user: str) -> list[str]:
 def _recorded(folder: Path) -> StreamIdentity:
     """The stream whose state the directory holds."""
     if not (folder / STATE_FILE).exists():  # Opening it would make it.
-        raise StateError(f"there is no {STATE_FILE} in {folder} any more: another `backfill drop` has removed it")
+        raise StateError(f"{STATE_FILE} in {folder} is gone: another `backfill drop` has removed it")
     with open_store(folder) as store:
         identity = store.identity()
     if identity is None:
         raise StateError(
-            f"{folder / STATE_FILE} holds no stream, as after a start that failed; nothing was dropped. Delete the "
+            f"{folder / STATE_FILE} has no stream, as after a start that failed; nothing was dropped. Delete the "
             f"folder. {WHERE_LOST}"
         )
     return identity
@@ -107,6 +107,6 @@ def _telling(done: str) -> Iterator[None]:
         yield
     except (StagingError, StagingUnreachableError) as error:
         raise type(error)(
-            f"{done}: {error.message}. Run not the query again but `backfill drop`; if the store is gone for good, "
-            "without --staging-dir"
+            f"{done}: {error.message}. Run `backfill drop` again, and not the query; if the store is gone for good, "
+            "run it without --staging-dir"
         ) from error

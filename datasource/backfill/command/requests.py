@@ -40,7 +40,7 @@ def ask_again(folder: Path, first: Sequence[str] | None, last: Sequence[str] | N
             )
         request = ReadAgain(_new_id(), stream, _key(key, first), _key(key, last))
         if not in_own_order(bookmark) and _turned_round(key, request):
-            raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
+            raise KeyTextError("the range ends before it begins, so no row would be read; give the smaller key first")
         keep_control(folder, control.asked(request, _taken_up(barrier)))
     return f"request {request.id}: {_rows(request)} are read again {_when(stream, barrier, control)}"
 
@@ -55,7 +55,7 @@ def ask_to_stop(folder: Path) -> str:
         if not waiting.to_read and (waiting.stop is not None or not under_way):
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
         keep_control(folder, control.asked(Stop(_new_id(), stream), _taken_up(barrier)))
-    return "from the next batch on no rows are read again"
+    return "from the next batch on, no rows are read again"
 
 
 def require_batches(folder: Path) -> None:
@@ -64,7 +64,9 @@ def require_batches(folder: Path) -> None:
     with contextlib.suppress(StateError, StateBusyError), looking(folder) as store:
         found = store.identity()
     if found is not None and not has_place(found.properties):
-        raise StateError("a stream with startupMode=snapshot is one batch, which cannot be held up; stop the query")
+        raise StateError(
+            "a stream with startupMode=snapshot is one batch, which cannot be paused or throttled; stop the query"
+        )
 
 
 def _taken_up(barrier: Barrier | None) -> str | None:
@@ -84,7 +86,7 @@ def _key(key: pa.Schema, texts: Sequence[str] | None) -> Key | None:
         )
     for field, text in zip(key, texts, strict=True):
         if not _fits(text, field.type):
-            raise KeyTextError(f"the value for the key column {field.name} is not a value of its type, {field.type}")
+            raise KeyTextError(f"the value for the key column {field.name} is not of its type, {field.type}")
     return tuple(texts)
 
 

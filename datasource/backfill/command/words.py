@@ -95,11 +95,13 @@ def _add_again(commands: _Commands) -> None:
         "re-backfill",
         aliases=["rebackfill"],
         help="read a table or a range of its keys again, while changes go on flowing",
-        description="Has the rows from one key to another, both included, read again and emitted once more, as "
-        "'insert' with _is_snapshot. They stand for the rows as they are by then, and come after all earlier changes "
-        "to them; a row that is deleted meanwhile is not among them. Without --from and --to it is the whole table. A "
-        "stream that is stopped does it when it is started again; several requests are carried out one after the "
-        "other, after the first backfill. Not for a stream with orderColumn.",
+        description=(
+            "Reads the rows from one key to another (both included) again, and emits them once more, as 'insert' "
+            "with _is_snapshot. They are the rows as of then, and come after all earlier changes to them; a row that "
+            "is deleted meanwhile is not among them. Without --from and --to, the whole table is read. A stopped "
+            "stream does it when it is started again; several requests are carried out one after the other, after "
+            "the first backfill. Not for a stream with orderColumn."
+        ),
     )
     again.set_defaults(command="re-backfill")
     again.add_argument("--state-dir", required=True, help="the stream's stateDir")
@@ -110,23 +112,27 @@ def _add_again(commands: _Commands) -> None:
             action="extend",
             nargs="+",
             metavar="KEY",
-            help=f"the {which} key, as the database writes it: a value for each column of the key, one after the other "
-            f"or as --{name}=… --{name}=…, which takes those that begin with a dash",
+            help=(
+                f"the {which} key, as the database writes it: a value for each key column, one after the other, or as "
+                f"--{name}=… --{name}=… for values that begin with a dash"
+            ),
         )
-    again.add_argument("--stop", action="store_true", help="read no rows again any more: an end to all requests")
+    again.add_argument("--stop", action="store_true", help="end all requests to read rows again")
 
 
 def _add_doctor(commands: _Commands) -> None:
     doctor = commands.add_parser(
         "doctor",
         help="look at a table before a stream is started",
-        description="Looks for what would refuse a stream over a table, or surprise it later: the server's settings, "
-        "free slots, rights, key, replica identity, types, partitions. Prints each with the SQL that mends it. Changes "
-        "nothing. The exit status is 1 where a stream would be refused.",
+        description=(
+            "Looks for what would keep a stream of this table from beginning, or surprise it later: the server's "
+            "settings, free slots, rights, key, replica identity, types, partitions. Prints each with the SQL that "
+            "mends it. Changes nothing. The exit status is 1 if a stream would be refused."
+        ),
     )
     doctor.add_argument("--url", default="", help="the database, as in the stream's option url")
     doctor.add_argument("--dbtable", default="", help="the table, as in the stream's option dbtable")
-    doctor.add_argument("--path", default="", help="in place of these two a Delta table, with --option keyColumns=…")
+    doctor.add_argument("--path", default="", help="instead of these two, a Delta table, with --option keyColumns=…")
     doctor.add_argument("--user", default="", help="the role to connect as")
     doctor.add_argument(
         "--option",

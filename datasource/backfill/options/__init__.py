@@ -153,7 +153,7 @@ def parse_view(given: Mapping[str, str]) -> tuple[View, Path] | None:
     of_tables = (listed.STARTING_POSITION, listed.ENDING_POSITION, listed.FILTER)
     needless = [option.name for option in of_tables if values.has(option)]
     if needless:
-        problems.append(f"view is of a stream's state, and not of a table; leave out {', '.join(needless)}")
+        problems.append(f"view shows a stream's state and not a table; leave out {', '.join(needless)}")
     problems += folders(values)
     _raise(problems)
     return values[listed.VIEW], Path(values[listed.STATE_DIR])

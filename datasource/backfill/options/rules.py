@@ -33,14 +33,14 @@ def contradictions(values: Values, *, streaming: bool, asked: Collection[str]) -
     problems += folders(values)
     if streaming and values.has(listed.FILTER):
         problems.append(
-            "filter is for spark.read: a stream carries all changes; leave it out, and use where(), or snapshotFilter "
-            "for the rows that are there"
+            "filter is for spark.read, because a stream carries all changes; leave it out, and use where(), or "
+            "snapshotFilter for the existing rows"
         )
     if mode is StartupMode.LATEST and values.has(listed.SNAPSHOT_FILTER):
         problems.append("startupMode=latest reads no snapshot; leave out snapshotFilter")
     if values.get(listed.ON_UNCHANGED_TOAST) is OnUnchangedToast.MARK and values.has(listed.SNAPSHOT_FILTER):
         problems.append(
-            "onUnchangedToast=mark stands for a value that came before, and with snapshotFilter it may never have "
+            "onUnchangedToast=mark refers to a value that came before, which with snapshotFilter may never have "
             "come; leave out one of the two"
         )
     problems += _metadata(values)
@@ -52,7 +52,8 @@ def contradictions(values: Values, *, streaming: bool, asked: Collection[str]) -
         problems.append("startupMode=snapshot reads no change log; leave out slotName and publicationName")
     if keeps_rows(values) and mode in (StartupMode.LATEST, StartupMode.SNAPSHOT):
         problems.append(
-            "changelog=full and envelope=upsert follow a table from its snapshot on; leave out startupMode, or them"
+            "changelog=full and envelope=upsert need startupMode=initial, because they begin with the snapshot; "
+            "leave out startupMode, or them"
         )
     if values.has(listed.ORDER_COLUMN) and values.get(listed.ENVELOPE) is Envelope.OPERATIONS:
         problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
@@ -105,7 +106,8 @@ def _positions(values: Values, *, streaming: bool) -> list[str]:
         )
     if keeps_rows(values):
         problems.append(
-            "changelog=full and envelope=upsert take a stream's last rows; leave them out to read changes as logged"
+            "changelog=full and envelope=upsert need the last rows that a stream keeps; leave them out to read "
+            "changes as logged"
         )
     return problems
 
@@ -117,7 +119,7 @@ def _of_one_upstream(values: Values) -> list[str]:
     missing = [option for option in (listed.URL, listed.DBTABLE) if values.lacks(option)]
     if not values.lacks(listed.PATH):
         if len(missing) < 2:
-            return ["path is of a Delta table, and url and dbtable are of a database; give the one or the others"]
+            return ["path names a Delta table, and url and dbtable a table of PostgreSQL; give one or the other"]
         needless = [option.name for option in listed.OPTIONS if option.is_postgresql_only and values.has(option)]
         problems = [f"{', '.join(needless)} is for PostgreSQL; leave it out with path"] if needless else []
         if values.lacks(listed.KEY_COLUMNS):
@@ -127,7 +129,7 @@ def _of_one_upstream(values: Values) -> list[str]:
     if len(missing) == 2:
         problems[0] += ". Or path, for a Delta table"
     if not values.lacks(listed.KEY_COLUMNS):
-        problems.append("keyColumns is for a Delta table; a table of PostgreSQL has a key of its own. Leave it out")
+        problems.append("keyColumns is for a Delta table; a table of PostgreSQL has its own key. Leave it out")
     return problems
 
 

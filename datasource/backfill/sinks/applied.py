@@ -75,7 +75,7 @@ class FilledTable:
         if not is_known and not self.is_empty():
             raise StateError(
                 f"no query {self.query!r} has applied a batch to the table {self.table}, and it has rows; nothing was "
-                "removed. Give the name that fills it to start_over, or empty the table yourself"
+                "removed. Give start_over the name of the query that fills it, or empty the table yourself"
             )
 
     def is_new(
@@ -112,32 +112,32 @@ class FilledTable:
 
     def _without_those_before(self, now: AppliedBatch) -> StateError:
         return StateError(
-            f"the query {self.query!r} has applied no batch to this table, which is empty, and batch {now.batch_id} "
-            "was to be applied now; the rows of those before would be missing. Name the table that has them, or put it "
-            f"back with the record of its batches; else {BEGIN_ANEW}. Every batch has to be given to the sink, also "
-            "one without rows"
+            f"the query {self.query!r} has applied no batch to this table, which is empty, and now it should apply "
+            f"batch {now.batch_id}, without the rows of the batches before. Name the table that has them, or restore "
+            f"it with the record of its batches; else {BEGIN_ANEW}. Give the sink every batch, also those without "
+            "rows"
         )
 
     def _gap(self, last: AppliedBatch, now: AppliedBatch, way_out: str) -> StateError:
         return StateError(
-            f"the query {self.query!r} has applied batch {last.batch_id} to the table {self.table}, and batch "
-            f"{now.batch_id} was to be applied now: the table was put back to an earlier state, as from a backup or by "
-            "a failover, or the sink was not given every batch, which it wants also without rows. If those in between "
-            f"had none, {way_out}; else {BEGIN_ANEW}"
+            f"the query {self.query!r} has applied batch {last.batch_id} to the table {self.table}, and now it should "
+            f"apply batch {now.batch_id}: the table was restored to an earlier state, as from a backup or by a "
+            "failover, or the sink was not given every batch (it needs those without rows as well). If the batches "
+            f"in between had no rows, {way_out}; else {BEGIN_ANEW}"
         )
 
     def _of_another_checkpoint(self, last: AppliedBatch, now: AppliedBatch) -> StateError:
         found = (
-            f"the query {self.query!r} has applied batch {last.batch_id}, and batch {now.batch_id} with other rows was "
-            "to be applied now. "
+            f"the query {self.query!r} has applied batch {last.batch_id}, and now it should apply batch "
+            f"{now.batch_id} with other rows. "
         )
         if now.batch_id > 0:
             return StateError(
-                f"{found}An older checkpoint was put back, or the query was started with options under which the batch "
-                "has other rows: give it the later checkpoint, or the options that it had, stagingDir among them; else "
+                f"{found}An older checkpoint was restored, or the query was started with options that give the batch "
+                "other rows: give it the later checkpoint, or its former options, stagingDir among them; else "
                 f"{BEGIN_ANEW}"
             )
         return StateError(
-            f"{found}Batch ids begin at 0 again with a new checkpointLocation: give its query another name, or, to "
+            f"{found}With a new checkpointLocation, batch ids begin at 0 again: give the query another name, or, to "
             "fill the table anew, call start_over with this name"
         )

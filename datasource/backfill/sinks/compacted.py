@@ -45,7 +45,8 @@ class CompactedBatch:
         """The error where a value of the target is to stay, and the target has no such row."""
         return UnchangedToastError(
             f"an update left out the large unchanged value of column {' or '.join(self.kept)}, and {self.target} has "
-            "no row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
+            "no row to take it from. Was the target emptied, or the stream begun with startupMode=latest? Fill the "
+            "target and start over"
         )
 
 
@@ -131,9 +132,9 @@ def _require_keys(batch: pa.Table, key: Sequence[str]) -> None:
     missing = [name for name in key if batch[name].null_count]
     if missing:
         raise OptionsError(
-            f"the key column {', '.join(missing)} is null in a row of the batch, and no row is found by that. Name the "
-            "key of the stream's table as key: of a deleted row the change log may have no other column, unless the "
-            "table has REPLICA IDENTITY FULL, or the stream changelog=full"
+            f"the key column {', '.join(missing)} is null in a row of the batch, so its row cannot be found. Name the "
+            "key of the stream's table as key: the change log may have no other column of a deleted row, unless the "
+            "table has REPLICA IDENTITY FULL or the stream changelog=full"
         )
 
 
@@ -157,8 +158,8 @@ def _require_one_last(batch: pa.Table, key: Sequence[str], first: Mask) -> None:
     ):
         raise OptionsError(
             f"the batch has different rows with the same {', '.join(key)} and the same {SEQUENCE}, so none of them is "
-            "the last one. Name the key of the stream's table as key; and where foreachBatch makes several rows of "
-            "one, as a join may, name what tells them apart as well"
+            "the last one. Name the key of the stream's table as key; if foreachBatch makes several rows of one, as "
+            "a join may, also name the columns in which they differ"
         )
 
 
@@ -175,10 +176,10 @@ def _columns_left_out(batch: pa.Table) -> list[str]:
     for name in marked:
         if name not in present:
             raise OptionsError(
-                f"{UNCHANGED_COLUMNS} marks values of the column {name}, which the batch does not have. Where that was "
-                "given another name, give it to the marks as well, in Spark's SQL by "
-                f"transform({UNCHANGED_COLUMNS}, c -> if(c = '{name}', 'the other name', c)); where it was left out, "
-                f"take it out of them by array_remove({UNCHANGED_COLUMNS}, '{name}')"
+                f"{UNCHANGED_COLUMNS} marks values of the column {name}, which the batch does not have. If "
+                "foreachBatch renames that column, rename it in the marks as well, in Spark's SQL by "
+                f"transform({UNCHANGED_COLUMNS}, c -> if(c = '{name}', 'the other name', c)); if foreachBatch drops "
+                f"it, take it out of the marks by array_remove({UNCHANGED_COLUMNS}, '{name}')"
             )
     return marked
 
@@ -201,8 +202,8 @@ def _sources(batch: pa.Table, name: str, first: Mask, last: Mask, target: str) -
     if (marked[source] & ~kept & last).any():
         raise UnchangedToastError(
             f"in a batch for {target}, an update changed the key of a row and left its large value of column {name} "
-            "unchanged, so the change log has it under neither key. Where the key of the source is its primary key, "
-            "run ALTER TABLE … REPLICA IDENTITY FULL there, and on each of its partitions; else leave the column out "
+            "unchanged, so the change log has it under neither key. If the key of the source is its primary key, run "
+            "ALTER TABLE … REPLICA IDENTITY FULL there, and on each of its partitions; else leave the column out "
             "with the option columns. Then start over"
         )
     return source, kept

@@ -64,9 +64,7 @@ class BackfillBatchReader(DataSourceReader):
             for field, found in asked
             if found != field.dataType
         ]
-        wrong += [
-            f"column {field.name} may be null, and not null is asked for" for field, _ in asked if not field.nullable
-        ]
+        wrong += [f"column {field.name} may be null, expected not null" for field, _ in asked if not field.nullable]
         if wrong:
             raise SchemaChangedError(
                 f"{'; '.join(wrong)}. If the table was altered, load() it or create its Spark table again; leave out "

@@ -11,9 +11,9 @@ from backfill.errors import OptionsError
 P = TypeVar("P", bound=InputPartition)
 
 TWICE: Final = (
-    "Spark gave a read of this source what it had planned for another one, as it does where one statement names a "
-    "table of Spark's catalog twice, once as a STREAM. Read it with readStream.table() and read.table() in place of "
-    "one statement, and join the DataFrames; or make a table for each use"
+    "Spark gave a read of this source the plan of another read, as it does if one statement names a table of Spark's "
+    "catalog twice, once as a STREAM. Read it with readStream.table() and read.table() and join the DataFrames, or "
+    "make a table for each use"
 )
 
 

@@ -22,9 +22,9 @@ FIRST_LOOK: Final = 5.0
 """Seconds for which the database may be out of reach at `load()`, where somebody waits and may have misspelt a host."""
 
 READ_ONLY: Final = (
-    "backfill is a source, and a table USING backfill is the one in the database: nothing is written through it. A "
-    "stream goes into another table with foreachBatch and apply_to of backfill.sinks.postgres or backfill.sinks.delta, "
-    "and other rows with a format that writes, such as jdbc or delta"
+    "backfill is a source; nothing can be written through it, nor into a table USING backfill. Write a stream into "
+    "another table with foreachBatch and apply_to of backfill.sinks.postgres or backfill.sinks.delta, and other rows "
+    "with another format, such as jdbc or delta"
 )
 
 

@@ -36,10 +36,10 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
     secret = [option.name for key, option in BY_KEY.items() if key in named and not option.goes_into_catalogs]
     if secret:
         raise OptionsError(
-            f"a table keeps no {' and no '.join(secret)}, because Spark writes a table's options into its catalog and "
-            "its logs. Let libpq find the password (a passfile, which url may name: "
-            "postgresql://app@db/shop?passfile=/etc/app/pgpass; a service file; PGPASSWORD), and use ALTER ROLE … SET "
-            "or url with options=-c… in place of a statement"
+            f"a table may not have the options {' and '.join(secret)}, because Spark writes a table's options into "
+            "its catalog and its logs. Let libpq find the password (a passfile, which url may name: "
+            "postgresql://app@db/shop?passfile=/etc/app/pgpass; a service file; PGPASSWORD), and use ALTER ROLE … "
+            "SET or url with options=-c… instead of a statement"
         )
     if "location" in given and not any(key.lower() in ("url", "dbtable") for key in found):
         # Spark takes `path` out of the OPTIONS and makes it the table's place.
@@ -74,10 +74,10 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
         return {**made_with, **own}
     if not own.keys() & {"url", "dbtable", "path", "view"}:
         raise OptionsError(
-            "Spark does not tell which options this table was made with: it was made with a list of columns, or with "
-            "TBLPROPERTIES in place of OPTIONS, or ALTER TABLE dropped its first column. Make it again with OPTIONS "
-            "and without the list (the option columns chooses columns, customSchema their types); or give the options "
-            "with each read: SELECT … FROM … WITH (url = '…', dbtable = '…'), or WITH (path = '…', …)"
+            "Spark does not pass on the options of this table: it was made with a list of columns, or with "
+            "TBLPROPERTIES instead of OPTIONS, or ALTER TABLE dropped its first column. Make it again with OPTIONS "
+            "and without the list (the option columns chooses columns, customSchema their types); or give the "
+            "options with each read: SELECT … FROM … WITH (url = '…', dbtable = '…'), or WITH (path = '…', …)"
         )
     return own
 

@@ -37,14 +37,14 @@ def require_same(asked: StructType, found: StructType) -> None:
     wanted, now = ([(field.name, field.dataType) for field in each] for each in (asked, found))
     if wanted != now:
         raise SchemaChangedError(
-            f"the DataFrame has the schema {asked.simpleString()}, and the table gives {found.simpleString()}. If the "
+            f"the DataFrame has the schema {asked.simpleString()}, and the table has {found.simpleString()}. If the "
             "table was altered, load() it again, or create its Spark table again. Leave out schema(…); the options "
-            "columns and customSchema choose columns and types. A table of Spark's catalog has the columns of a stream "
-            "if it was made with the option stateDir or startingPosition, and without a list of columns"
+            "columns and customSchema choose columns and types. A table of Spark's catalog has the columns of a "
+            "stream if it was made with the option stateDir or startingPosition, and without a list of columns"
         )
     strict = [field.name for field, there in zip(asked, found, strict=True) if there.nullable and not field.nullable]
     if strict:
         raise SchemaChangedError(
-            f"the DataFrame has {', '.join(strict)} as not null, and every column of the table may be null here. Leave "
-            "out schema(…), or NOT NULL in it"
+            f"the DataFrame has {', '.join(strict)} as not null, expected columns that may be null. Leave out "
+            "schema(…), or NOT NULL in it"
         )

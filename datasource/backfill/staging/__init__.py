@@ -77,8 +77,8 @@ class Staging:
         return StagingError(
             f"stagingDir ({self._folder.uri}) holds another plan of the batch up to epoch {end.epoch.number} than the "
             "checkpoint: another query has planned a batch of that number since, as from a new checkpoint with "
-            "onExistingState=resume, and the rows that this one had read are gone. Go on with the checkpoint of that "
-            "query; or, if the sink has nothing of this batch, with a fresh checkpointLocation and "
+            "onExistingState=resume, and the rows that this query read are gone. Go on with the checkpoint of that "
+            "query; or, if the sink has no row of this batch, with a fresh checkpointLocation and "
             f"onExistingState=resume; or start over with {FRESH_START}"
         )
 

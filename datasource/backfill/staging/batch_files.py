@@ -25,8 +25,8 @@ CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
 _CHANGES: Final = "changes.json"
 _FIND: Final = (
-    "set stagingDir to a path or URI that the driver and all executors share; and read the DataFrame that foreachBatch "
-    "is given, or a view of it, before it returns, since files go when their batch is over"
+    "set stagingDir to a path or URI that the driver and all executors share; and read the DataFrame of foreachBatch "
+    "before the function returns, because the files of a batch are removed after it"
 )
 
 
@@ -56,9 +56,9 @@ class BatchFiles:
         found = self.manifest()
         if found is None:
             raise StagingError(
-                f"stagingDir ({self.folder.uri}) does not hold what the batch up to epoch {self.number} reads: it is "
-                "not the stagingDir of the run before, or was emptied. Name that one, or restore it; or start over "
-                f"with {FRESH_START}"
+                f"stagingDir ({self.folder.uri}) does not have the files of the batch up to epoch {self.number}: it "
+                "is not the stagingDir of the run before, or was emptied. Name the former one, or restore it; or "
+                f"start over with {FRESH_START}"
             )
         return found
 
@@ -66,8 +66,8 @@ class BatchFiles:
         """For a reader: raises StagingError unless what the driver wrote for this batch is here too."""
         if not self.exists(_MANIFEST):
             raise StagingError(
-                f"this executor does not find in stagingDir ({self.folder.uri}) what the driver wrote there for the "
-                f"batch up to epoch {self.number}; {_FIND}"
+                f"this executor does not find the files that the driver wrote to stagingDir ({self.folder.uri}) for "
+                f"the batch up to epoch {self.number}; {_FIND}"
             )
 
     def require_still_planned(self, chunk: str, split: Split) -> None:
@@ -81,9 +81,8 @@ class BatchFiles:
         found = self.manifest()
         if found is None or found.reads_otherwise(chunk, split):
             raise StateBusyError(
-                f"the batch up to epoch {self.number} was planned anew, or is over, since its rows began to be read "
-                "here: another driver has gone on with the query, and this one is left over. End it; the other one has "
-                "all rows"
+                f"the batch up to epoch {self.number} was planned again or ended while its rows were read here: "
+                "another driver has taken over the query. End this driver; the other one has all rows"
             )
 
     def keep_manifest(self, manifest: Manifest) -> None:
@@ -106,8 +105,8 @@ class BatchFiles:
                 raise failed("read", error) from error
             found = f"cannot be read ({type(error).__name__}: {error})"
         raise StagingError(
-            f"the staged changes of epoch {self.number} cannot be made again, and the list of their files {found}. "
-            f"Name the stagingDir of the run before, or restore it; or start over with {FRESH_START}"
+            f"the list of the staged changes of epoch {self.number} {found}, and it cannot be made again. Name the "
+            f"stagingDir of the run before, or restore it; or start over with {FRESH_START}"
         )
 
     def _put(self, name: str, content: bytes) -> None:
@@ -157,9 +156,9 @@ class BatchFiles:
                 yield reader
         except FileNotFoundError as error:
             raise StagingError(
-                f"the staged file {name} of epoch {self.number} is not in stagingDir ({self.folder.uri}) as this "
-                f"process sees it; {_FIND}. Else the file was lost: restart the query; if that does not help, start "
-                f"over with {FRESH_START}"
+                f"the staged file {name} of epoch {self.number} is not in stagingDir ({self.folder.uri}), as this "
+                f"process sees it; {_FIND}. If it is shared, the file was lost: start the query again; if that does "
+                f"not help, start over with {FRESH_START}"
             ) from error
         except (OSError, pa.ArrowException) as error:
             # A damaged file may ask for memory of any size, and then that is not what is lacking.

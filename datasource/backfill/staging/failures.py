@@ -57,13 +57,13 @@ def failed(done: str, error: Exception) -> BackfillError:
         return lacking
     if _MAY_PASS.search(str(error)):
         return StagingUnreachableError(
-            f"stagingDir cannot be {done} for now: {error}. When its store answers again, start the query again"
+            f"stagingDir cannot be {done} for now: {error}. Start the query again when its store answers"
         )
     if _DENIED.search(str(error)):
         return StagingError(
-            f"stagingDir cannot be {done}: {error}. Its store refuses the access: see whether the credentials in the "
-            "environment of the driver and of the executors are right for it, and not expired, and the clock as well; "
-            "then start the query again"
+            f"stagingDir cannot be {done}: {error}. Its store refuses access: check the credentials in the "
+            "environment of the driver and of the executors, whether they have expired, and the clock; then start "
+            "the query again"
         )
     return StagingError(unusable("stagingDir", done, error))
 

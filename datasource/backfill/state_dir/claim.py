@@ -36,10 +36,9 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
         raise StateError(unusable("stateDir", "written", error)) from error
     if file is None:
         raise StateBusyError(
-            f"stateDir {folder} is used by another query (process {_holder(path)}), or a second time in this one, as "
-            "where a stream is joined with itself, or one statement names a table of Spark's catalog twice. Stop the "
-            "other query, which SparkSession.stop() does not; or load() the table for each use with a stateDir of its "
-            "own"
+            f"stateDir {folder} is used by another query (process {_holder(path)}), or twice by this one, as when a "
+            "stream is joined with itself, or a statement names a table of Spark's catalog twice. Stop the other "
+            "query (SparkSession.stop() does not), or load() the table for each use with its own stateDir"
         )
     return file
 

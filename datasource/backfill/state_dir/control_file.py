@@ -46,7 +46,7 @@ def changing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StateError(unusable(str(folder / LOCK), "written", error)) from error
     if file is None:
-        raise StateBusyError(f"another `backfill` has had {folder / LOCK} for {PATIENCE:.0f} s; end that one")
+        raise StateBusyError(f"another `backfill` command has held {folder / LOCK} for {PATIENCE:.0f} s; end it")
     with file:
         # Another account may need the lock next, as after `sudo backfill`, and to lock a file it must be able to write.
         with suppress(OSError):  # The file is another account's, which has done this already.

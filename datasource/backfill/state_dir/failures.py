@@ -26,9 +26,8 @@ def as_ours() -> Iterator[None]:
         raise StateBusyError(str(error)) from error
     except AnotherLayoutError as error:
         raise StateError(
-            f"{error}: name those that are stored with the option columns, in their order, and what is new after them; "
-            "or, where one is gone or of another type, or there was none beside the key, start over with "
-            f"{FRESH_START}"
+            f"{error}: name the stored columns with the option columns, in their order, and new ones after them; or, "
+            f"if one is gone or has another type, or none but the key was stored, start over with {FRESH_START}"
         ) from error
     except UpsertStateMemoryError as error:
         raise StateError(f"{error} with the option stateMemory") from error

@@ -51,5 +51,7 @@ def locked(file: TextIO) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     except OSError as error:
-        logger.warning("stateDir's file system knows no locks, so a second query would not be noticed: %s", error)
+        logger.warning(
+            "the file system of stateDir has no locks, so a second query on it will not be noticed: %s", error
+        )
     return True

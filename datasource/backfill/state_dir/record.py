@@ -105,7 +105,7 @@ class Record:
         if found.upstream != self._upstream.name:
             raise StateError(
                 f"stateDir holds stream {found.stream_id} of the {found.upstream} table {found.table}, and the "
-                f"options name a table of {self._upstream.name}; give each stream a stateDir of its own"
+                f"options name a table of {self._upstream.name}; give each stream its own stateDir"
             )
 
     def _give_up(self, store: ProgressStore, found: StreamIdentity, forget: Callable[[str], object]) -> None:
@@ -179,15 +179,14 @@ class Record:
         """Raises where the state directory belongs to another stream than the checkpoint, or is ahead of it."""
         if found.stream_id != barrier.stream:
             raise StateError(
-                f"the checkpoint belongs to stream {barrier.stream}, and stateDir to stream {found.stream_id} "
-                f"(table {found.table}); give each stream a stateDir of its own, or an empty one to rebuild it; "
-                + IN_ITS_PLACE
+                f"the checkpoint belongs to stream {barrier.stream}, and stateDir to stream {found.stream_id} (table "
+                f"{found.table}); give each stream its own stateDir, or an empty one to rebuild it; " + IN_ITS_PLACE
             )
         if epoch is not None and epoch > barrier.epoch.number:
             raise StateError(
-                f"the checkpoint stands at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
+                f"the checkpoint is at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
                 "checkpoint was restored, a file in its folder commits was lost, or two queries use this stateDir. "
-                f"Changes between the two may be gone from the upstream. Start over with {FRESH_START}"
+                f"The upstream may no longer have the changes in between. Start over with {FRESH_START}"
                 + self._or(
                     ", or resume after stateDir's epoch, if the sink has nothing beyond it, with a fresh "
                     "checkpointLocation and onExistingState=resume"
@@ -216,7 +215,7 @@ class Record:
                 store.commit(recorded.committed(barrier, self._moved(store, barrier.progress)))
         except StateBusyError as error:
             if not self._said_busy:  # A stream that has nothing to read looks again at once.
-                logger.warning("progress is recorded later: %s", error)
+                logger.warning("progress could not be recorded yet, and will be later: %s", error)
             self._said_busy = True
             return False
         self._written, self._written_at, self._said_busy = barrier, self._clock(), False
@@ -228,9 +227,9 @@ class Record:
         if found is None or found.stream_id != barrier.stream:
             holds = "nothing of it any more" if found is None else f"stream {found.stream_id} (table {found.table})"
             raise StateError(
-                f"stateDir holds {holds}, and this is stream {barrier.stream}: it was removed or replaced while the "
-                "query ran. Put back that of this stream, or name an empty one; and start the query again with the "
-                "same checkpoint"
+                f"stateDir holds {holds}, expected stream {barrier.stream}: it was removed or replaced while the "
+                "query ran. Put back the stateDir of this stream, or name an empty one, and start the query again "
+                "with the same checkpoint"
             )
 
     def _moved(self, store: ProgressStore, progress: Progress) -> pa.Table:
@@ -257,13 +256,13 @@ class Record:
 
     def _has_progress(self, found: StreamIdentity, epoch: int) -> str:
         resume = (
-            f" onExistingState=resume to go on after epoch {epoch}, if the sink has all up to there and nothing beyond "
-            "(that of a query which was stopped while it waited for its trigger, or killed, has one batch more, or "
-            "while only changes are followed those of about a second); or"
+            f" onExistingState=resume to go on after epoch {epoch}, if the sink has everything up to there and "
+            "nothing beyond (if the query was killed, or stopped while it waited for its trigger, the sink has one "
+            "batch more, or, once only changes are followed, those of about a second); or"
         )
         return (
             f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), "
-            f"and the checkpoint is new. Use the checkpoint this progress belongs to; or set{self._or(resume)} "
+            f"and the checkpoint is new. Use the checkpoint that this progress belongs to; or set{self._or(resume)} "
             "onExistingState=restart to read everything again"
         )
 

@@ -46,8 +46,8 @@ def barrier(store: ProgressStore) -> Barrier | None:
 
 def _unreadable(why: str) -> StateError:
     return StateError(
-        f"the state directory holds {why}. If it is damaged, delete {STATE_FILE} and its .wal there: a checkpoint "
-        "that goes on rebuilds it"
+        f"the state directory holds {why}. If it is damaged, delete {STATE_FILE} and its .wal there: the query "
+        "rebuilds it from its checkpoint"
     )
 
 

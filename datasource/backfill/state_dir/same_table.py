@@ -20,19 +20,19 @@ def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, order_ma
     if recorded.system != now.system:
         raise StateError(
             f"the stream followed system {recorded.system}, and the options lead to system {now.system}; point them "
-            f"at the former; or, where that is gone for good, start over with {ELSEWHERE}"
+            f"at the former, or, if that is gone for good, start over with {ELSEWHERE}"
         )
     if recorded.table_id != now.table_id and recorded.table != now.table:
         raise StateError(
-            f"the stream began with the table {recorded.table}, and the options name {now.table}; give each table a "
-            f"checkpointLocation and a stateDir of its own; {IN_ITS_PLACE}"
+            f"the stream began with the table {recorded.table}, and the options name {now.table}; give each table its "
+            f"own checkpointLocation and stateDir; {IN_ITS_PLACE}"
         )
     if recorded.table_id != now.table_id:
         raise StateError(
             f"the table {now.table} was dropped and made again since the stream began (it had the id "
-            f"{recorded.table_id}, and has {now.table_id}). Where the options lead to another database now, name the "
-            "former; where it was only renamed and this one got its name, name that table by its new name; else start "
-            f"over with {FRESH_START}"
+            f"{recorded.table_id}, and now has {now.table_id}). If the options lead to another database than before, "
+            "name the former; if the table was renamed and another one got its name, name the former table by its "
+            f"new name; else start over with {FRESH_START}"
         )
     _require_same_key(now.table, recorded.key, upstream.schema().key_schema, order_matters=order_matters)
 
@@ -47,8 +47,8 @@ def _require_same_key(table: str, began: pa.Schema, key: pa.Schema, *, order_mat
     if order_matters and key.types != began.types:
         raise SchemaChangedError(
             f"the key of {table} is ({_typed(key)}) and was ({_typed(began)}) when the stream began, and not all rows "
-            "have been read, so what has been read cannot be told from what has not. Give it back the type that it "
-            f"had, in the table or with the option customSchema as it was; or start over with {FRESH_START}"
+            "have been read, so it is no longer known which have been. Give it back its type, in the table or with "
+            f"the former customSchema; or start over with {FRESH_START}"
         )
 
 

@@ -55,7 +55,7 @@ def standing(folder: Path) -> tuple[StreamIdentity, Barrier | None]:
     with looking(folder) as store:
         identity, barrier = store.identity(), recorded.barrier(store)
     if identity is None:
-        raise StateError(f"the state in {folder} is of no stream yet; try again when the query has begun")
+        raise StateError(f"the state in {folder} has no stream yet; try again when the query has begun")
     return identity, barrier
 
 

@@ -153,13 +153,13 @@ class LastRows:
             # Stored rows are ordered by the column's values, or else by the batch that put them: not comparable.
             now = self._rules.order_column
             raise OptionsError(another_option(f"orderColumn={began or '(none)'}", f"orderColumn={now or '(none)'}"))
-        found = "there is none" if token is None else f"that in stateDir is of epoch {token.partition(' ')[0]}"
+        found = "there is none" if token is None else f"stateDir has the last rows of epoch {token.partition(' ')[0]}"
         raise StateError(
-            f"the stream goes on from epoch {begin.epoch.number}, which takes the last row of every key at that time, "
-            f"and {found}. It was lost, or is in another stateDir, or the stream ran without changelog=full or from "
-            "another checkpoint meanwhile, or it was resumed from stateDir (onExistingState=resume), where the record "
-            "may be some batches behind the last rows. Name the stateDir that it is in; or read everything again with "
-            f"{FRESH_START}; or leave out changelog and envelope, to get changes as the log has them"
+            f"the stream goes on from epoch {begin.epoch.number} and needs the last row of every key as of then, but "
+            f"{found}. They were lost or are in another stateDir, or the stream ran without changelog=full or from "
+            "another checkpoint meanwhile, or it was resumed from stateDir (onExistingState=resume), where the "
+            "record may be some batches behind the last rows. Name the stateDir that has them; or read everything "
+            f"again with {FRESH_START}; or leave out changelog and envelope, to get changes as the log has them"
         )
 
     def _token(self, barrier: Barrier) -> str:
@@ -174,11 +174,11 @@ class LastRows:
         unread = sum(not files.exists(name) for name in names)
         if unread:
             raise StagingError(
-                f"the batch up to epoch {number} has been committed, and {unread} of its {len(names)} chunks were not "
-                "read, so that the last rows lack theirs: the sink did not look at the whole batch, as with show(), "
-                "limit() or a join with a table that has no rows in foreachBatch, and the query ended before the "
-                "driver had read what was left; or stagingDir has lost them. Let the sink read each batch to its end, "
-                f"and start over with {FRESH_START}"
+                f"the batch up to epoch {number} was committed, but {unread} of its {len(names)} chunks were not "
+                "read, so the last rows lack theirs. Either the sink did not read the whole batch (as with show(), "
+                "limit() or a join with an empty table in foreachBatch) and the query ended before the driver had "
+                "read the rest, or stagingDir has lost the chunks. Let the sink read each batch to its end, and "
+                f"start over with {FRESH_START}"
             )
         read = (batch for name in names for batch in committed_chunk(files, name, self._rows.table))
         for rows in coalesced(read, ROWS_AT_ONCE, BYTES_AT_ONCE):

@@ -16,8 +16,8 @@ def require_extended(stored: UpsertLayout, given: UpsertLayout, where: str) -> N
     if not given.extends(stored):
         raise AnotherLayoutError(
             where,
-            f"the upsert state is of another stream or of other columns ({differences(stored, given)}); give each "
-            "stream a state of its own, and add columns after those that it has",
+            f"the upsert state belongs to another stream or has other columns ({differences(stored, given)}); give "
+            "each stream its own state, and add columns after those that it has",
         )
 
 

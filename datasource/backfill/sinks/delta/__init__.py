@@ -182,7 +182,7 @@ class DeltaSink:
                 if is_over or is_lost or noted(table, self.query) != noted_before():
                     raise
                 self._require_not_restored(table)
-                logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
+                logger.warning("another writer has changed the Delta table %s meanwhile; merging again", self.path)
             else:
                 return
 
@@ -218,9 +218,9 @@ class DeltaSink:
         except TableNotFoundError:
             if batch_id > 0:
                 raise TableError(
-                    f"there is no Delta table at {self.path}; batch {batch_id} is not the first, and the rows of "
-                    "those before were in it. Put it back, or give its new path, and start the query again; else "
-                    f"begin a new stream with {FRESH_START}"
+                    f"there is no Delta table at {self.path}; and batch {batch_id} is not the first, so the rows of "
+                    "the batches before would be missing. Restore the table, or give its new path, and start the "
+                    f"query again; else begin a new stream with {FRESH_START}"
                 ) from None
             if set("[]").intersection(self.path):
                 raise OptionsError(

@@ -19,7 +19,7 @@ from backfill.upstream.delta.tables.types import arrow_type
 logger = logging.getLogger("backfill")
 
 _NULLS_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
-_PARTITION_ANEW: Final = "Make the table anew, partitioned by another column or not at all"
+_PARTITION_ANEW: Final = "Recreate the table, partitioned by another column or not at all"
 
 
 def require_types(columns: pa.Schema) -> None:
@@ -30,8 +30,8 @@ def require_types(columns: pa.Schema) -> None:
     alike = [" and ".join(names) for names in spelled.values() if len(names) > 1]
     if alike:
         raise OptionsError(
-            f"the batch has the columns {', '.join(alike)}, and Delta does not tell upper from lower case: give one of "
-            "them another name in foreachBatch, or leave it out"
+            f"the batch has the columns {', '.join(alike)}, and Delta's names do not differ by upper and lower case: "
+            "rename one of them in foreachBatch, or leave it out"
         )
     for column in columns:
         try:
@@ -50,8 +50,8 @@ def require_columns(table: DeltaTable, columns: pa.Schema) -> None:
     if lacking:
         raise OptionsError(
             f"the Delta table has no column {', '.join(column.name for column in lacking)}; it has "
-            f"{', '.join(column.name for column in table.schema().fields)}. Have it added with merge_schema=True, "
-            "unless it belongs to the key; or leave it out of the batch with the stream's option columns"
+            f"{', '.join(column.name for column in table.schema().fields)}. Add it with merge_schema=True, unless "
+            "it belongs to the key; or leave it out of the batch with the stream's option columns"
         )
 
 
@@ -69,8 +69,8 @@ def add_lacking(table: DeltaTable, columns: pa.Schema, key: Sequence[str]) -> No
     alike = [f"{column.name} as {present[column.name.lower()]}" for column in lacking if column.name.lower() in present]
     if alike:
         raise OptionsError(
-            f"the Delta table has {', '.join(alike)}, and Delta does not tell upper from lower case: give the column "
-            "that name in foreachBatch"
+            f"the Delta table has {', '.join(alike)}, and Delta's names do not differ by upper and lower case: rename "
+            "the column accordingly in foreachBatch"
         )
     logger.warning("adding column %s to the Delta table", ", ".join(column.name for column in lacking))
     table.alter.add_columns([Field.from_arrow(column.with_nullable(True)) for column in lacking])
@@ -89,12 +89,12 @@ def require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) ->
         if _is_misspelt(rows[name]):
             raise TableError(
                 f"the column {name} partitions the Delta table and is negative, with a fraction, in a row. deltalake "
-                f"writes such a decimal so that the table cannot be read any more. {_PARTITION_ANEW}"
+                f"would write such a decimal so that the table can no longer be read. {_PARTITION_ANEW}"
             )
         if _has(rows[name], _NULLS_FOLDER):
             raise TableError(
-                f"the column {name} partitions the Delta table and is {_NULLS_FOLDER!r} in a row, which is how "
-                f"deltalake names the folder of those that have none. {_PARTITION_ANEW}"
+                f"the column {name} partitions the Delta table and is {_NULLS_FOLDER!r} in a row, which is the name "
+                f"of deltalake's folder for nulls. {_PARTITION_ANEW}"
             )
         if name in key and _has(rows[name], ""):
             raise TableError(
@@ -113,9 +113,9 @@ def require_apart(key: Sequence[str], given: pa.Schema, fitting: pa.Schema) -> N
         narrower = widens(kind, wanted) and not pa.types.is_floating(wanted)
         if not (narrower or widens(wanted, kind)):
             raise TableError(
-                f"the key column {name} of the Delta table is {wanted}, which may take different values of the source, "
-                f"whose type is {kind}, for the same one. Make the table with the source's type, or cast the column in "
-                "foreachBatch as it is to be"
+                f"the key column {name} of the Delta table is {wanted}, which may make different values of the "
+                f"source, whose type is {kind}, equal. Make the table with the source's type, or cast the column in "
+                "foreachBatch"
             )
 
 

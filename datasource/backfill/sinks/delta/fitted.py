@@ -41,8 +41,8 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
     except pa.ArrowException:
         pass  # The error's text may have a value in it.
     raise TableError(
-        f"the column {name!r} of the Delta table is {wanted} and does not hold all values of the batch, where it is "
-        f"{values.type}. Give the table a column of that type, or cast it in foreachBatch as it is to be"
+        f"the column {name!r} of the Delta table is {wanted} and cannot hold all values of the batch, where it is "
+        f"{values.type}. Give the table a column of that type, or cast it in foreachBatch"
     )
 
 

@@ -51,10 +51,7 @@ def _batch_id(table: DeltaTable, query: str) -> int | None:
 def without_rows(last: AppliedBatch, now: AppliedBatch) -> str:
     """What to do where the batches in between had no rows and were not given to the sink."""
     between = f"range({last.batch_id + 1}, {now.batch_id}) if batch_id == {now.batch_id} else ()"
-    return (
-        f"give them to it in foreachBatch, before this one: for number in {between}: "
-        "apply_batch(batch.limit(0), number)"
-    )
+    return f"apply them before this one in foreachBatch: for number in {between}: apply_batch(batch.limit(0), number)"
 
 
 def record(query: str, now: AppliedBatch, after: int) -> CommitProperties:
@@ -100,7 +97,7 @@ def named(query: str) -> str:
     """As `applied.named`; OptionsError also for a name under which something of another query is noted."""
     other, _, part = applied.named(query).rpartition("/")
     if other and part in _PARTS:
-        raise OptionsError(f"query is {query!r}, under which the table notes something of a query {other!r}")
+        raise OptionsError(f"query is {query!r}, under which the table has a record of the query {other!r}")
     return query
 
 

@@ -53,7 +53,7 @@ def require_not_restored(
         info = _commit_info(files, version)
         if info is None:
             if having <= after:
-                way_out = f"The log that it could be undone by was cleaned up: {BEGIN_ANEW}"
+                way_out = f"The log by which it could be undone was cleaned up: {BEGIN_ANEW}"
                 raise _lost(table.table_uri, query, f"after version {after}", restored, having, way_out)
             return
         if info.get(_QUERY) == query:
@@ -96,7 +96,7 @@ def _lost(uri: str, query: str, batch: str, restored: int, having: int, way_out:
 
 def _replaced(uri: str, query: str, version: int) -> StateError:
     return StateError(
-        f"the Delta table {uri} was made anew in version {version}, as by CREATE OR REPLACE TABLE, since the query "
+        f"the Delta table {uri} was replaced in version {version}, as by CREATE OR REPLACE TABLE, since the query "
         f"{query!r} applied its last batch. If it has the rows of all batches up to that one, give the query another "
         f"name; else undo it by RESTORE TABLE delta.`{uri}` TO VERSION AS OF {version - 1}, or {BEGIN_ANEW}"
     )

@@ -64,10 +64,10 @@ class SparkTimes:
             if wrong:
                 said, setting = wrong
                 raise TableError(
-                    f"the file {location} of the Delta table {table.table_uri} was written by Spark with {said}, and "
-                    f"deltalake would make others of them. Write the table anew with Spark's setting {setting}, as by "
-                    f"INSERT OVERWRITE delta.`{table.table_uri}` SELECT * FROM delta.`{table.table_uri}`; and let "
-                    "whoever else writes to it, as by OPTIMIZE, have that setting as well"
+                    f"the file {location} of the Delta table {table.table_uri} was written by Spark with {said}, "
+                    f"which deltalake would change. Rewrite the table with Spark's setting {setting}, as by INSERT "
+                    f"OVERWRITE delta.`{table.table_uri}` SELECT * FROM delta.`{table.table_uri}`; and use that "
+                    "setting in all other writers of the table, as for OPTIMIZE"
                 )
             self.kept.add(path)
 

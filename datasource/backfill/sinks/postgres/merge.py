@@ -65,15 +65,15 @@ def _stage(session: ArrowSession, rows: pa.Table) -> None:
         # For a table that the driver makes by itself, it passes on no SQLSTATE, but what kind of error it is.
         if error.status_code is adbc_driver_manager.AdbcStatusCode.UNAUTHORIZED:
             raise DatabaseSetupError(
-                "the role of the sink may not make temporary tables, through which a batch goes. Run GRANT TEMPORARY "
-                "ON DATABASE … TO …, and start the query again"
+                "the role of the sink may not make temporary tables, which a batch is copied into. Run GRANT "
+                "TEMPORARY ON DATABASE … TO …, and start the query again"
             ) from None
         refused = _NOT_MADE.search(str(error))
         if refused is None:
             raise
         raise DatabaseSetupError(
-            f"the database does not let the sink make a temporary table, through which a batch goes: {refused[1]}. "
-            "Mend that (where an event trigger refuses CREATE TABLE, let the sink's role pass), and start the query "
+            f"the database does not let the sink make a temporary table, which a batch is copied into: {refused[1]}. "
+            "Mend that (if an event trigger refuses CREATE TABLE, let it allow the sink's role), and start the query "
             "again"
         ) from None
 
@@ -99,10 +99,9 @@ def _require_room(target: Target, count: int) -> None:
     """Refuses more columns than the temporary table may have: the driver's error looks like a lost connection."""
     if count > MOST_COLUMNS:
         raise TableError(
-            f"a batch for the table {target.text} goes through a temporary table of {count} columns: those of the "
-            "batch, one that says which rows are deleted, and one for each column of which large values were left out. "
-            f"PostgreSQL has tables of {MOST_COLUMNS} columns at the most. Leave {count - MOST_COLUMNS} out of the "
-            "batch with the stream's option columns"
+            f"a batch for the table {target.text} needs a temporary table of {count} columns: those of the batch, one "
+            "that marks deleted rows, and one for each column of which large values were left out. PostgreSQL allows "
+            f"{MOST_COLUMNS}. Leave {count - MOST_COLUMNS} out of the batch with the stream's option columns"
         )
 
 
@@ -126,7 +125,7 @@ def _require_same_decimals(session: ArrowSession, target: Target, names: Sequenc
     if decimals != DECIMALS_OF_C:
         raise UnsupportedTypeError(
             f"the column {', '.join(found)} of the table {target.text} is money, and the currency of its database's "
-            f"lc_monetary {own} has {decimals} decimals; expected {DECIMALS_OF_C}, with which amounts are written. Run "
+            f"lc_monetary {own} has {decimals} decimals; expected {DECIMALS_OF_C}, by which amounts are written. Run "
             f"ALTER TABLE {target.text} ALTER {found[0]} TYPE numeric"
         )
 

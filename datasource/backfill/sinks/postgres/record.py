@@ -85,8 +85,8 @@ def _locked(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...
         if row is not None:  # Else `forget` has taken it away in between.
             return row
     raise TableError(
-        f"a row that is inserted into {target.record.as_string(None)}, where batches are noted, is not there "
-        "afterwards. Drop the rule or the trigger of that table which takes it away, and start the query again"
+        f"a row that is inserted into {target.record.as_string(None)}, where batches are recorded, is not there "
+        "afterwards. Drop the rule or trigger of that table that removes it, and start the query again"
     )
 
 

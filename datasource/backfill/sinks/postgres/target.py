@@ -222,15 +222,15 @@ def _require_kept_as_written(table: str, kind: str, unlogged: str | None, rule: 
         raise TableError(f"{table} is not a table; name the table that is to follow the stream")
     if unlogged is not None:
         raise TableError(
-            f"the table {unlogged} is UNLOGGED: where the server crashes, or a standby takes its place, its rows are "
-            "gone, and the record of the batches would not say so. Run ALTER TABLE "
-            f"{unlogged} SET LOGGED; if that has happened since batches were applied, {BEGIN_ANEW}"
+            f"the table {unlogged} is UNLOGGED: after a crash or a failover its rows are gone, and the record of the "
+            f"batches would not show it. Run ALTER TABLE {unlogged} SET LOGGED; if that has happened since batches "
+            f"were applied, {BEGIN_ANEW}"
         )
     if rule is not None:
         # PostgreSQL refuses ON CONFLICT by itself where it takes the rule to matter: not one that does nothing instead.
         raise TableError(
-            f"the table {table} has the rule {rule} on INSERT or UPDATE, by which rows of a batch would go elsewhere "
-            f"or nowhere. Run DROP RULE {rule} ON {table}"
+            f"the table {table} has the rule {rule} on INSERT or UPDATE, by which rows of a batch would not be "
+            f"written to it. Run DROP RULE {rule} ON {table}"
         )
 
 
@@ -250,8 +250,8 @@ def _index(session: ArrowSession, table: str, key: Sequence[str]) -> Index:
         listed = ", ".join(map(quoted, key))
         raise TableError(
             f"the table {table} has no unique index on exactly ({listed}), or it is DEFERRABLE, INVALID or WITHOUT "
-            f"OVERLAPS, or has a WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({listed}), or, where it has one, "
-            f"ALTER TABLE {table} ADD UNIQUE ({listed}); or name the columns of the one it has as key"
+            f"OVERLAPS, or has a WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({listed}), or, if it has one, ALTER "
+            f"TABLE {table} ADD UNIQUE ({listed}); or name the columns of its unique index as key"
         )
     return Index(columns, found[0][-1] if found else None)
 

@@ -27,8 +27,8 @@ from backfill.scarcity import importing
 
 if int(pa.__version__.partition(".")[0]) < 24:
     raise ImportError(
-        f"pyarrow is {pa.__version__}, which takes some times in files of Spark for others, or cannot tell how large "
-        "texts are; expected 24 or newer"
+        f"pyarrow is {pa.__version__}, which misreads some times in Spark's files, or cannot tell how large texts "
+        "are; expected 24 or newer"
     )
 
 with importing():  # In a task too, where Spark imports this before anything of ours runs.

@@ -182,8 +182,8 @@ class DeltaUpstream:
         if began != now:
             raise SchemaChangedError(
                 f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began, so "
-                "rows are in another order, and what has been read cannot be told from what has not. Give keyColumns, "
-                f"or the types of these columns, back what they were; or start over with {FRESH_START}"
+                "rows are in another order, and it is no longer known which have been read. Set keyColumns, or the "
+                f"types of these columns, back; or start over with {FRESH_START}"
             )
 
     def require_same_key(self, bookmark: Bookmark) -> None:
@@ -191,8 +191,8 @@ class DeltaUpstream:
         began, now = noted(bookmark, _KEY), self._table.order
         if key_columns(began) != key_columns(now):
             raise SchemaChangedError(
-                f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began. Give "
-                f"keyColumns back what they were; or start over with {FRESH_START}"
+                f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began. Set "
+                f"keyColumns back, or start over with {FRESH_START}"
             )
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
@@ -274,7 +274,7 @@ class DeltaUpstream:
             if self._latest.head().position == position:
                 raise
             # It was the latest just now, and no batch has been logged that is to be read at it.
-            raise SnapshotGoneError(f"the version the batch was to end at was lost: {error}") from None
+            raise SnapshotGoneError(f"the version at which the batch was to end was lost: {error}") from None
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -336,6 +336,6 @@ def _version(epoch: Epoch) -> int:
 def _require_of_delta(bookmark: Bookmark) -> None:
     if "slot" in dict(bookmark):
         raise OptionsError(
-            "the checkpoint is of a table of PostgreSQL, and path names a Delta table; name the former with url "
+            "the checkpoint belongs to a table of PostgreSQL, and path names a Delta table; name the former with url "
             "and dbtable, or use a fresh checkpointLocation"
         )

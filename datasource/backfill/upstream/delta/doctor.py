@@ -70,8 +70,8 @@ def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
             yield Finding(f"the key column {name} is null in some rows; delete or fill them, or name another key")
         else:
             yield Finding(
-                f"the key column {name} is null in some rows of the table's files; unless all of these are deleted, by "
-                "deletion vectors, a stream would not begin: delete or fill them, or name another key",
+                f"the key column {name} is null in some rows of the table's files; unless deletion vectors delete all "
+                "of them, a stream would not begin: delete or fill those rows, or name another key",
                 refuses=False,
             )
 
@@ -81,7 +81,7 @@ def _kept(properties: Mapping[str, Any], uri: str) -> Iterator[Finding]:
     longer = ", ".join(f"'{name}' = 'interval 60 days'" for name in kept)
     said = " and ".join(f"{name} is {re.sub('^interval ', '', value)}" for name, value in kept.items())
     yield Finding(
-        f"{said}: a stream that is stopped for longer than the shorter of the two may find its changes gone",
+        f"{said}: after a stop of more than the shorter of the two, changes may be gone",
         f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({longer})",
         refuses=False,
     )

@@ -113,7 +113,9 @@ def translated(error: Exception, uri: str) -> BackfillError:
             "and of the executors (AWS_…, AZURE_…, GOOGLE_…); a sink takes storage_options as well"
         )
     if _UNREACHED.search(text) or _MAY_PASS.search(answer):
-        return ConnectionLostError(f"the storage of {uri} does not answer: {shown}. Start the query again when it does")
+        return ConnectionLostError(
+            f"the storage of {uri} does not answer: {shown}. Start the query again when it answers"
+        )
     return TableError(f"the Delta table {uri} cannot be used: {shown}")
 
 
@@ -130,8 +132,8 @@ def _lacking(text: str, uri: str) -> BackfillError | None:
         )
     if number in _REFUSED:
         return DatabaseSetupError(
-            f"the Delta table {uri} cannot be used: {refusal}. Let the account that this runs as read it and, for a "
-            "sink, write to it; then start the query again"
+            f"the Delta table {uri} cannot be used: {refusal}. Let this process's account read it and, for a sink, "
+            "write to it; then start the query again"
         )
     return scarcity(refusal)
 
@@ -154,7 +156,7 @@ def _without_rows(error: Exception) -> str:
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
     if is_conflict(error):
         return TableBusyError(
-            f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again"
+            f"another writer changed the Delta table {uri} at the same time: {shown}. Start the query again"
         )
     return TableError(
         f"no row of the Delta table {uri} can be updated or deleted: {shown}. Run ALTER TABLE delta.`{uri}` SET "

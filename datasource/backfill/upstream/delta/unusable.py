@@ -22,27 +22,28 @@ def unusable(text: str, uri: str, shown: str) -> BackfillError | None:
     said = re.split(r"['\"]", text, maxsplit=1)[0]
     if _CONSTRAINED in said:
         return TableError(
-            f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE delta.`{uri}` "
-            "DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again. A generated column has to "
-            "be one of the batch, with the value that it has by its expression"
+            f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE "
+            f"delta.`{uri}` DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again. If a "
+            "column is generated, the batch needs it too, with the value of its expression"
         )
     if _NO_CHECKPOINT in said:
         return TableError(
-            f"the log of the Delta table {uri} names a checkpoint that is not there: {shown}. Put it back; or, if the "
-            "log still begins with version 0 or with an older checkpoint, remove its file _last_checkpoint, which only "
-            "saves time"
+            f"the log of the Delta table {uri} names a missing checkpoint: {shown}. Restore it; or, if the log still "
+            "begins with version 0 or with an older checkpoint, remove its file _last_checkpoint, which only saves "
+            "time"
         )
     if (column := _OTHER_TYPE.match(text)) is not None:
         return TableError(
-            f"the column {column[1]!r} of the Delta table {uri} has another type in some of its files, which deltalake "
-            "does not read, as from before a struct within a map got a field. Have them written anew, as by UPDATE "
-            f"delta.`{uri}` SET `{column[1]}` = `{column[1]}`; a source may leave it out with the option columns"
+            f"the column {column[1]!r} of the Delta table {uri} has another type in some of its files, which "
+            "deltalake cannot read, as from before a struct within a map got a field. Rewrite those files, as by "
+            f"UPDATE delta.`{uri}` SET `{column[1]}` = `{column[1]}`; a source may leave it out with the option "
+            "columns"
         )
     if _MANAGED in said:
         return UnknownFeatureError(
-            f"a catalog manages the Delta table {uri} (its feature catalogManaged): the commits that were made last "
-            "the catalog alone may know, and here a table is known by its files. Name a copy that no catalog manages, "
-            "in a folder of its own"
+            f"a catalog manages the Delta table {uri} (feature catalogManaged): only the catalog may know the latest "
+            "commits, and this source reads a table by its files. Name a copy in its own folder that no catalog "
+            "manages"
         )
     if features := not_known(text):
         return UnknownFeatureError(
@@ -51,8 +52,8 @@ def unusable(text: str, uri: str, shown: str) -> BackfillError | None:
         )
     if (store := _ELSEWHERE.search(said)) is not None:
         return TableError(
-            f"files of the Delta table {uri} are in {store[1]}, as those of a shallow clone may be, and deltalake only "
-            "reads files whose names begin as the table's does. If that is the same store by another name, as s3a:// "
-            "is of s3://, let path begin in the same way; else use a copy with files of its own, as a deep clone has"
+            f"files of the Delta table {uri} are in {store[1]}, as those of a shallow clone may be, and deltalake "
+            "only reads files in the table's own store. If it is the same store under another name, as s3a:// and "
+            "s3:// are, begin path with that name; else use a copy with its own files, such as a deep clone"
         )
     return None

@@ -258,7 +258,7 @@ class PostgresUpstream:
         try:
             return measuring.measure(requests, (self._sized or self.size()).row_count)
         except (ConnectionLostError, TableLockedError) as error:
-            raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
+            raise SnapshotGoneError(f"the snapshot at which the batch was to end was lost: {error}") from None
 
     # -- lag -------------------------------------------------------------------------------------------------------
 

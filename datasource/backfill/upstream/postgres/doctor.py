@@ -143,7 +143,7 @@ def _require_comparable(session: Session, table: KeyedTable) -> None:
         named = ", ".join(map(quoted, sorted(schemas)))
         raise DatabaseSetupError(
             f"the role may not compare values of the key ({error.diag.message_primary}). Run GRANT USAGE ON SCHEMA "
-            f"{named} TO …, and where that is not enough GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {named} TO …"
+            f"{named} TO …, and if that is not enough, GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {named} TO …"
         ) from None
 
 
@@ -165,8 +165,8 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
         name = slot.default_name(table.name.schema, table.name.name, "feed")
         statement = publication.creating(session, name, table)
         yield Finding(
-            f"the role {role} does not own {table.name.quoted()}, so it may not publish it. Let the owner do so, and "
-            f"set publicationName={name}",
+            f"the role {role} does not own {table.name.quoted()}, so it may not publish it. Let the owner publish it, "
+            f"and set publicationName={name}",
             statement.as_string(session),
         )
     elif not creates:
@@ -182,10 +182,10 @@ def _surprises(session: Session, table: TableDescription, options: Options) -> I
         yield from _key_alone(session, table, options)
     if table.partitioned:
         yield Finding(
-            f"{table.name.quoted()} is partitioned: it is read and followed through its root. Truncating, attaching, "
-            "detaching or dropping a single partition is not in the log, nor what is written to one between SET "
-            "UNLOGGED and SET LOGGED, nor the old key of a row whose key is updated there while another index is the "
-            "partition's replica identity",
+            f"{table.name.quoted()} is partitioned: it is read and followed through its root. The log does not show "
+            "that a single partition was truncated, attached, detached or dropped, what was written to one between "
+            "SET UNLOGGED and SET LOGGED, nor the old key of a row whose key was updated while the partition had "
+            "another index as its replica identity",
             refuses=False,
         )
 
@@ -202,7 +202,7 @@ def _key_alone(session: Session, table: TableDescription, options: Options) -> I
     toast = _ends_by_toast(session, table, options) if without else ""
     whole, mend = _logging_whole_rows(session, table, options, [*itself, *without])
     yield Finding(
-        f"of the row before an update or delete the log of {table.name.quoted()} has only the key, so there is no "
+        f"the log of {table.name.quoted()} has only the key of the row before an update or delete, so there is no "
         f"update_preimage{toast}. {whole}; changelog=full keeps the last row of every key beside the stream instead",
         mend,
         refuses=False,
@@ -225,7 +225,7 @@ def _logging_whole_rows(
     if table.replica_identity == "i":
         no_way = "the key is the index that is the replica identity"
     if no_way:
-        return f"REPLICA IDENTITY FULL is no way, because {no_way}", ""
+        return f"REPLICA IDENTITY FULL is not possible, because {no_way}", ""
     also = ", and a partition that is made later needs it as well" if table.partitioned else ""
     mend = "; ".join(f"ALTER TABLE {name.quoted()} REPLICA IDENTITY FULL" for name in dict.fromkeys(lacking))
     return f"REPLICA IDENTITY FULL logs whole rows, which makes the log longer{also}", mend

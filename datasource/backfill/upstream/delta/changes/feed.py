@@ -53,8 +53,7 @@ def _with_keys(rows: Iterable[pa.RecordBatch], key: KeyColumns) -> Iterator[pa.R
 
 def _stays_in_log(problem: str) -> TableError:
     return TableError(
-        f"in a commit whose changes are read, {problem}. That does not take it out of the table's log, so after it "
-        f"{PAST_IT}"
+        f"in a commit whose changes are read, {problem}. That commit stays in the table's log, so then {PAST_IT}"
     )
 
 

@@ -48,22 +48,22 @@ class History:
             self.table.require_unchanged(columns, version, self._to_come(columns, version), way_on=self.way_on)
             if not has_feed(found.definition.properties):
                 self._lost(
-                    f"version {version} of the Delta table {uri} has switched the change data feed off, so the "
-                    "changes after it were not kept"
+                    f"version {version} of the Delta table {uri} switched the change data feed off, so changes after "
+                    "it were not kept"
                 )
         return found
 
     def require_kept(self, version: int) -> None:
         """Raises DataLossError where the log has lost this version, also with failOnDataLoss=false."""
         if self._logged(version) is None:
-            raise DataLossError(f"{self._cleaned_up(version)}, and the stream has not recorded that it was read")
+            raise DataLossError(f"{self._cleaned_up(version)}, and there is no record that the stream has read it")
 
     def _logged(self, version: int) -> Commit | None:
         with translating(self.table.uri):
             return self.log.commit(version)
 
     def _cleaned_up(self, version: int) -> str:
-        return f"the log of the Delta table {self.table.uri} no longer has version {version}: it was cleaned up"
+        return f"the log of the Delta table {self.table.uri} no longer has version {version}, because it was cleaned up"
 
     def _to_come(self, found: Schema, version: int) -> set[str]:
         """The stream's columns that this version lacks because they were added after it: in its rows they are null.
@@ -145,4 +145,4 @@ class History:
     def _lost(self, what: str) -> None:
         if self.strict:
             raise DataLossError(f"{what}, and it was not read before. {self.way_out}")
-        logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", what)
+        logger.error("going on although changes were lost, because of failOnDataLoss=false: %s", what)

@@ -109,7 +109,8 @@ class _CommitFiles:
         except DamagedVectorError as error:
             raise TableError(
                 f"version {self.commit.version} of the Delta table {self.table.uri}: the deletion vector of "
-                f"{file.location} cannot be read ({error}), so which of its rows are gone is not known: {PAST_IT}"
+                f"{file.location} cannot be read ({error}), so it is not known which of its rows are deleted: "
+                f"{PAST_IT}"
             ) from None
 
     # -- values of a partition -------------------------------------------------------------------------------------
@@ -136,9 +137,9 @@ class _CommitFiles:
             unsaid = f"its value of the partition column {', '.join(unknown)}"
         if unknown:
             raise TableError(
-                f"version {version} of the Delta table {self.table.uri} has {file.location} and does not say {unsaid}, "
-                "so the rows that are gone cannot be told in full. Leave it out with the option columns, if it is none "
-                f"of keyColumns; otherwise {PAST_IT}"
+                f"version {version} of the Delta table {self.table.uri} has {file.location} and does not say "
+                f"{unsaid}, so the deleted rows cannot be given in full. Leave the column out with the option "
+                f"columns, if it is not one of keyColumns; otherwise {PAST_IT}"
             )
 
     def _value(self, name: str, text: str | None) -> pa.Scalar[Any]:
@@ -167,9 +168,9 @@ class _CommitFiles:
 
     def _of_another_type(self, named: str) -> SchemaChangedError:
         return SchemaChangedError(
-            f"version {self.commit.version} of the Delta table {self.table.uri} has rows of before a column was given "
-            f"its type of now: {named}. Leave it out with the option columns until the stream is past that version, if "
-            "it is none of keyColumns, and then have the rows read again with backfill re-backfill; otherwise "
+            f"version {self.commit.version} of the Delta table {self.table.uri} has rows from before a column got its "
+            f"present type: {named}. If it is not one of keyColumns, leave it out with the option columns until the "
+            "stream is past that version, and then read the rows again with backfill re-backfill; otherwise "
             f"{PAST_IT}"
         )
 

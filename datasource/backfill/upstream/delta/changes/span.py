@@ -22,9 +22,9 @@ from backfill.upstream.delta.tables.table import Table
 BEFORE_ALL: Final = -1
 """The position before the first version, whose rows are the first changes."""
 
-_WAY_OUT: Final = "What is left can be read with startingPosition=earliest; for the rest read the table"
-_ANEW: Final = "load() its changes anew, between versions of the table that is there now"
-_WAY_ON: Final = "Read the changes since the table has the columns of now, with a later startingPosition"
+_WAY_OUT: Final = "Read what is left with startingPosition=earliest, and the table for the rest"
+_ANEW: Final = "load() its changes again, between versions of the present table"
+_WAY_ON: Final = "Read the changes since the table got its present columns, with a later startingPosition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def _version(option: str, text: str, last: int, *, least: int) -> int | None:
         raise OptionsError(f"{option} is {text!r}; expected a version such as 12, {EARLIEST} or {LATEST}")
     if int(text) > last:
         raise OptionsError(
-            f"{option} is version {int(text)}, and the table's latest version is {last}; expected one that has been "
-            f"reached, or {LATEST}"
+            f"{option} is version {int(text)}, and the table's latest version is {last}; expected that or an earlier "
+            f"one, or {LATEST}"
         )
     return int(text)
 
@@ -81,13 +81,13 @@ def _require_followable_after(table: Table, after: int) -> None:
     properties = open_at(table.uri, table.position(after), way_out=_WAY_OUT).metadata().configuration
     if not has_feed(properties):
         raise DataLossError(
-            f"the change data feed of the Delta table {table.uri} was off at version {after}, so the changes after it "
+            f"the change data feed of the Delta table {table.uri} was off at version {after}, so changes after it "
             f"were not kept. {_WAY_OUT}"
         )
     if not is_followable(properties):  # Commits after it need not say so, and what they call otherwise would be null.
         raise TableError(
-            f"the Delta table {table.uri} had column mapping at version {after}, and the changes after it cannot be "
-            f"read, because the columns have other names in their files. {_WAY_OUT}"
+            f"the Delta table {table.uri} had column mapping at version {after}, so its columns have other names in "
+            f"the files, and changes after it cannot be read. {_WAY_OUT}"
         )
 
 

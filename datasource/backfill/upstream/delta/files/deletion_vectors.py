@@ -84,7 +84,7 @@ class DeletionVector:
         (size,), content = struct.unpack_from(">I", read), read[4 : 4 + self.size]
         (checksum,) = struct.unpack_from(">I", read, 4 + self.size)
         if size != self.size or checksum != zlib.crc32(content):
-            raise DamagedVectorError(f"its size or its checksum in the file {self.location} is another one")
+            raise DamagedVectorError(f"its size or its checksum in the file {self.location} differs")
         return content
 
 

@@ -145,7 +145,7 @@ class KeyColumns:
             self.typed([given])
         except (ValueError, ArithmeticError, pa.ArrowException):
             forms = "; ".join(column.form for column in self.columns)
-            raise KeyTextError(f"a value is not one of the table's key ({forms})") from None
+            raise KeyTextError(f"a value does not fit the table's key ({forms})") from None
         return given
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:

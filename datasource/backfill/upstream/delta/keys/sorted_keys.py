@@ -79,8 +79,8 @@ def require_keys(keys: pa.Table | pa.RecordBatch) -> None:
     missing = [name for name in keys.schema.names if keys.column(name).null_count]
     if missing:
         raise TableError(
-            f"the key column {', '.join(missing)} is null in some rows, and a row without a key cannot be followed; "
-            "delete or fill those rows, or name other columns with the option keyColumns"
+            f"the key column {', '.join(missing)} is null in some rows, which cannot be followed; delete or fill "
+            "those rows, or name other columns with the option keyColumns"
         )
 
 
@@ -97,6 +97,6 @@ def require_distinct(ordered: Sequence[pa.Array[Any]]) -> None:
 
 def not_unique() -> TableError:
     return TableError(
-        "the table holds several rows of one key, and a key has to be of one row; remove the surplus rows, or name "
-        "with the option keyColumns what tells rows apart"
+        "the table has several rows with the same key; remove the surplus rows, or name columns that identify a row "
+        "with the option keyColumns"
     )

@@ -46,7 +46,7 @@ columns, and a block has only some tens of rows with a thousand columns.
 MOST_RUNS: Final = 64
 """How many runs are merged at once: each has a block in memory, and each step takes a look at all of them."""
 
-_NOT_SORTED: Final = "rows of a large commit or chunk cannot be put in order"
+_NOT_SORTED: Final = "rows of a large commit or chunk cannot be sorted"
 
 BATCH_ROWS: Final = 32_768
 BATCH_BYTES: Final = 8 << 20

@@ -47,8 +47,8 @@ def require_row_condition(table: DeltaTable, option: str, condition: str) -> Non
     changing = ({name for (name,) in found} | _CHANGING) & (called | named - columns)
     if changing:
         raise OptionsError(
-            f"the option {option} has {', '.join(sorted(changing))} in it, and is to depend on nothing but the row: "
-            "rows are counted by it, and read by it again later. Compare with a literal"
+            f"the option {option} uses {', '.join(sorted(changing))}, expected a condition that depends on nothing "
+            "but the row: rows are counted by it and later read by it. Compare with a literal"
         )
 
 
@@ -59,16 +59,20 @@ def _checked(table: DeltaTable, option: str, condition: str) -> list[dict[str, A
         _described(table, f"SELECT 1 FROM feed WHERE ({condition}\n)")
     except duckdb.Error as error:
         raise OptionsError(
-            f"the option {option} is no condition over the columns of the table, in the SQL of DuckDB: {error}"
+            f"the option {option} is not a condition on the table's columns in DuckDB's SQL: {error}"
         ) from None
     if kinds != ["BOOLEAN"]:
-        raise OptionsError(f"the option {option} is of the type {', '.join(kinds)}, and a condition is true or false")
+        raise OptionsError(
+            f"the option {option} has the type {', '.join(kinds)}, expected a condition that is true or false"
+        )
     parsed = json.loads(duckdb.execute("SELECT json_serialize_sql(?)", [f"SELECT {condition}\n"]).fetchall()[0][0])
     if parsed["error"]:  # In parentheses of its own a text may be two conditions: a) OR (b
-        raise OptionsError(f"the option {option} is no condition, but more or less than one")
+        raise OptionsError(f"the option {option} is not one condition, but more or less")
     nodes = list(_nodes(parsed))
     if any(node.get("class") == "SUBQUERY" for node in nodes):
-        raise OptionsError(f"the option {option} has a subselect in it, and is to depend on nothing but the row")
+        raise OptionsError(
+            f"the option {option} has a subselect, expected a condition that depends on nothing but the row"
+        )
     return nodes
 
 
@@ -103,7 +107,8 @@ def judged(rows: pa.RecordBatchReader, condition: str) -> Iterator[tuple[pa.Reco
                 # What follows the kind may be the row's value.
                 raise OptionsError(
                     f"the condition {condition!r} (filter or snapshotFilter) fails for a row of the table: {kind}. "
-                    "Write it so that it is true, false or null for each row, such as with TRY_CAST in place of CAST"
+                    "Write it so that it is true, false or null for each row, for instance with TRY_CAST instead of "
+                    "CAST"
                 ) from None
             chosen: Any = found.column(0).combine_chunks()
             yield batch, chosen

@@ -23,7 +23,7 @@ Tables: TypeAlias = Mapping[str, pa.RecordBatchReader | pa.Table]
 @contextmanager
 def searching() -> Iterator[duckdb.DuckDBPyConnection]:
     """A session that reads what is registered with it, and no file."""
-    with explaining_temporary_folder("rows cannot be kept while they are searched"):
+    with explaining_temporary_folder("rows cannot be stored while they are searched"):
         temporary = tempfile.TemporaryDirectory(prefix="backfill-query-")
     with temporary as folder:
         # One thread: Spark has as many readers at work as there are cores.

@@ -67,9 +67,9 @@ class DeltaSnapshotReader:
         wrong = [item.name for item in columns if not widens(item.type, arrow_type(item.name, types[item.name]))]
         if wrong:
             raise SchemaChangedError(
-                f"version {opened.version()} of the Delta table {self.table.uri} is to be read, and since then column "
-                f"{', '.join(wrong)} was given another type. Leave it out with the option columns until the batch is "
-                f"past, if it is none of keyColumns. {START_OVER} otherwise"
+                f"version {opened.version()} of the Delta table {self.table.uri} is to be read, but column "
+                f"{', '.join(wrong)} got another type since. If it is not one of keyColumns, leave it out with the "
+                f"option columns until the batch is done. {START_OVER} otherwise"
             )
         require_partition_values(columns, opened.metadata().partition_columns)
         return opened, columns

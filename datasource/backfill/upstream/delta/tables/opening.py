@@ -64,8 +64,8 @@ def open_at(uri: str, position: Position, *, way_out: str = f"{START_OVER}; {KEE
         require_same_table(latest, uri, position.table_id)
         require_not_older(latest, uri, position)
         raise DataLossError(
-            f"version {position.version} of the Delta table {uri} cannot be had any more; its log was cleaned up "
-            f"({error}). {way_out}"
+            f"version {position.version} of the Delta table {uri} is no longer available, because its log was cleaned "
+            f"up ({error}). {way_out}"
         ) from None
     require_same_table(table, uri, position.table_id)
     return table
@@ -84,9 +84,8 @@ def require_same_table(table: DeltaTable, uri: str, table_id: str, *, way_out: s
     found = str(table.metadata().id)
     if found != table_id:
         raise DataLossError(
-            f"the Delta table {uri} was deleted and made again: what was read is of the table with id "
-            f"{table_id}, and the one that is there now has id {found}; or a MERGE of deltalake with merge_schema gave "
-            f"it another id. {way_out}"
+            f"the Delta table {uri} was deleted and made again: the table that was read has id {table_id}, and the "
+            f"present one has id {found}; or a MERGE of deltalake with merge_schema gave it another id. {way_out}"
         )
 
 
@@ -94,7 +93,7 @@ def require_not_older(table: DeltaTable, uri: str, position: Position) -> None:
     if table.version() < position.version:
         raise DataLossError(
             f"the stream has read version {position.version} of the Delta table {uri}, and its log ends with version "
-            f"{table.version()}: an older copy of the table was put back. {START_OVER}"
+            f"{table.version()}: an older copy of the table was restored. {START_OVER}"
         )
 
 
@@ -117,9 +116,8 @@ def require_same_commit(found: Commit, uri: str, timestamp: int) -> None:
     if found.dated and found.timestamp != timestamp:
         raise DataLossError(
             f"the stream has read version {found.version} of the Delta table {uri}, which was committed at "
-            f"{_format_time(timestamp)}, and the one that is there now was committed at "
-            f"{_format_time(found.timestamp)}: an older copy of the table was put back, and written to "
-            f"since. {START_OVER}"
+            f"{_format_time(timestamp)}, and the present one was committed at {_format_time(found.timestamp)}: an "
+            f"older copy of the table was restored and written to since. {START_OVER}"
         )
 
 

@@ -41,8 +41,8 @@ def require_readable(table: DeltaTable, uri: str) -> None:
     unknown = sorted(set(table.protocol().reader_features or ()) - READABLE_FEATURES)
     if unknown:
         raise TableError(
-            f"the Delta table {uri} has the feature {', '.join(unknown)}, which cannot be read here; take it away with "
-            f"{dropping(uri, tuple(unknown))}, or stream a copy of the table without it"
+            f"the Delta table {uri} has the feature {', '.join(unknown)}, which this source cannot read; remove it "
+            f"with {dropping(uri, tuple(unknown))}, or stream a copy of the table without it"
         )
     require_names(table, uri)
 
@@ -51,9 +51,9 @@ def require_names(table: DeltaTable, uri: str) -> None:
     """Refuses columns that need not have the same name in all files."""
     if mapping_mode(table.metadata().configuration) == "id":
         raise TableError(
-            f"the columns of the Delta table {uri} are told apart in its files by numbers ({MAPPING} = id), and "
-            "deltalake knows them by their names alone: what has another name in a file, as Iceberg's writers give it, "
-            "would be null. Use a copy of the table that is written without column mapping"
+            f"the columns of the Delta table {uri} have numbers in its files ({MAPPING} = id), and deltalake finds "
+            "columns by name alone: a column with another name in a file, as Iceberg's writers give it, would be "
+            "null. Use a copy of the table without column mapping"
         )
 
 
@@ -63,16 +63,14 @@ def require_followable(table: DeltaTable, uri: str) -> None:
     if not has_feed(properties):
         raise DatabaseSetupError(
             f"the change data feed of the Delta table {uri} is off, and without it changes cannot be followed; run "
-            f"{enable_feed(uri)}. What was written before that comes with the snapshot. {_AS_IT_IS}"
+            f"{enable_feed(uri)}. Rows written before that come with the snapshot. {_AS_IT_IS}"
         )
     require_unmapped(properties, uri)
 
 
 def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
     """Refuses columns whose names in the files are not those of the table."""
-    _require_unmapped(
-        properties, f"the Delta table {uri}", f"Follow a copy that is written without column mapping. {_AS_IT_IS}"
-    )
+    _require_unmapped(properties, f"the Delta table {uri}", f"Follow a copy without column mapping. {_AS_IT_IS}")
 
 
 def require_unmapped_at(version: int, properties: Mapping[str, Any], uri: str) -> None:
@@ -80,9 +78,9 @@ def require_unmapped_at(version: int, properties: Mapping[str, Any], uri: str) -
     _require_unmapped(
         properties,
         f"version {version} of the Delta table {uri}",
-        f"Take that away with ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('{MAPPING}' = 'none'), or follow a copy "
-        f"that is written without column mapping. Then a stream starts over with {FRESH_START}, and a read of changes "
-        "begins with startingPosition=earliest",
+        f"Remove the mapping with ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('{MAPPING}' = 'none'), or follow a "
+        f"copy without column mapping. Then a stream starts over with {FRESH_START}, and a read of changes begins "
+        "with startingPosition=earliest",
     )
 
 

@@ -110,8 +110,8 @@ def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) 
     """Refuses columns that are `misread`."""
     for name in misread(columns, partitioned_by):
         raise UnsupportedTypeError(
-            f"column {name!r} is of the type binary and partitions the table, and the values of such columns are not "
-            "read rightly; leave it out with the option columns"
+            f"column {name!r} has the type binary and partitions the table, and deltalake misreads such values; leave "
+            "it out with the option columns"
         )
 
 

@@ -14,7 +14,7 @@ PAST_IT: Final = (
 """What is left to do where the log has changes of a version that cannot be carried."""
 
 GO_ON: Final = (
-    "Start the query again, which carries the columns of now; where that is refused because of a version before, "
+    "Start the query again, which carries the present columns; if that is refused because of an earlier version, "
     f"start over with {FRESH_START}"
 )
 """What a stream can do where a version has other columns."""
@@ -30,7 +30,7 @@ WITHOUT_CHANGES: Final = (
 """What a stream can do about changes that are lost."""
 
 REPAIR: Final = (
-    "Start the query again; where they are missing in the latest version too, put them back, or let DeltaTable(…)"
-    ".repair() of the package deltalake take them out of the table"
+    "Start the query again; if they are missing in the latest version too, restore them, or let "
+    "DeltaTable(…).repair() of the package deltalake remove them from the table"
 )
 """What can be done about files of the version that was the latest just now."""

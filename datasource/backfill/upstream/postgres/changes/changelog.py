@@ -123,8 +123,8 @@ class ChangeLog:
         self.place = place if place != before else self._with_beginning(place)
         if all(passed) and place != before:
             logger.warning(
-                "the server is on timeline %s, and was on %s: it was promoted or restored. Its log has all that was "
-                "read, and replication slot %s came along, so nothing is lost",
+                "the server is on timeline %s and was on %s: it was promoted or restored. Its log has all that was "
+                "read, and it has replication slot %s, so nothing is lost",
                 *(place.log.timeline, before.log.timeline, place.slot),
             )
         if not all(passed):
@@ -173,8 +173,8 @@ class ChangeLog:
         if self._fails_on_data_loss:
             self.place.require_same_publication(session, self._table, self._published)
             raise ConnectionLostError(
-                f"replication slot {self.place.slot} could not be read, and it is there, in order: another server has "
-                "answered than before, as where url leads to a copy of it as well. Point it at the primary alone"
+                f"replication slot {self.place.slot} could not be read, although it exists and is intact: two servers "
+                "have answered, because url also leads to a copy of the primary. Point url at the primary alone"
             ) from None
 
     def _require_whole(self, session: Session, asked: _Asked, after: Lsn, upto: Lsn) -> None:
@@ -214,9 +214,9 @@ class ChangeLog:
         self._published = found
         if place.published_as not in ("", found.versions_text):
             logger.warning(
-                "publication %s was altered, or given another owner, since the query was started last: changes that it "
-                "left out in between, if any, are not in the log. Where that may be, have the rows read again with "
-                "backfill re-backfill, which removes none from the sink; or start over with %s",
+                "publication %s was altered, or got another owner, since the query was last started: changes that it "
+                "left out in between are missing. If there may be any, read the rows again with backfill "
+                "re-backfill, which removes none from the sink; or start over with %s",
                 place.publication,
                 FRESH_START,
             )
@@ -239,7 +239,7 @@ class ChangeLog:
         """Raises the error, unless the stream is to go on without the changes that were lost."""
         if self._fails_on_data_loss:
             raise lost
-        logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", lost)
+        logger.error("going on although changes were lost, because of failOnDataLoss=false: %s", lost)
 
     def _require_told(self, session: Session, asked: _Asked, *, all_read: bool) -> None:
         """Refuses alterations that concern emitted rows but are not in the log; reports those of partitions."""
@@ -252,12 +252,12 @@ class ChangeLog:
         redefined = self.begun.redefined(self._table)
         if redefined:
             logger.warning(
-                "column %s of %s was given another type, precision, scale, length or expression since the query was "
-                "started last, which may have changed the values of all rows; the change log tells nothing of that. "
-                "Have the rows read again with backfill re-backfill%s",
+                "column %s of %s got another type, precision, scale, length or expression since the query was last "
+                "started. That may have changed the values of all rows, which the change log does not show. Read the "
+                "rows again with backfill re-backfill%s",
                 ", ".join(redefined),
                 self._table.description.name.quoted(),
-                f"; or start over with {FRESH_START}, if keys were changed: rows stay under those that they had"
+                f", or, if keys were changed, start over with {FRESH_START}: rows stay under their old keys"
                 if not set(redefined).isdisjoint(self._table.schema.key)
                 else "",
             )

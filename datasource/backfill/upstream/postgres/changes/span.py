@@ -29,13 +29,13 @@ from backfill.upstream.postgres.tables.table import Table
 _LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 
 _WAY_OUT: Final = (
-    "What is left can be read with load() and startingPosition=earliest; for the rest read the table, and keep a slot "
-    "that nobody else uses"
+    "Read what is left with load() and startingPosition=earliest, and the table for the rest; and use a slot that "
+    "nobody else uses"
 )
 
 _OF_THE_SLOT: Final = (
-    "set publicationName to the one that was made before the slot. If there is none, make {}, then the slot anew, and "
-    "read the table: of what is written before its publication is made, a slot gives no changes"
+    "set publicationName to one that was made before the slot. If there is none, make {}, then make the slot again, "
+    "and read the table: a slot has no changes from before its publication was made"
 )
 """Making the publication alone would not do: PostgreSQL 18 would leave those changes out without a word."""
 
@@ -85,7 +85,7 @@ def resolved(
     found = slot.find(session, place.slot)
     if found is None:
         raise DatabaseSetupError(
-            f"replication slot {place.slot} does not exist. Set slotName to one that does, or make it, after its "
+            f"replication slot {place.slot} does not exist. Set slotName to one that does, or make it after its "
             f"publication: SELECT pg_create_logical_replication_slot('{place.slot}', 'pgoutput')"
         )
     slot.require_usable(session, found)
@@ -104,7 +104,7 @@ def resolved(
     if upto > end_of_log:
         raise OptionsError(
             f"endingPosition is {format_lsn(upto)} and the server's log ends at {format_lsn(end_of_log)}; expected a "
-            f"position that has been reached, or {LATEST}"
+            f"position before that, or {LATEST}"
         )
     if after > upto:
         end = "the end of the server's log" if upto == end_of_log else "endingPosition"

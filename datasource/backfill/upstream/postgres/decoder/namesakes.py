@@ -50,8 +50,8 @@ class Namesakes:
 
     def _replaced(self) -> TableError:
         return TableError(
-            f"between the two positions another table was changed that had the name {self._name.quoted()} then: it was "
-            "dropped or renamed, and the table of now came in its place, so the changes between the positions do not "
-            "lead from the one to the other. Read the changes since then, with a later startingPosition; for what was "
-            "before, read the table"
+            f"between the two positions another table named {self._name.quoted()} was changed; it was dropped or "
+            "renamed, and the present table took its name. So the log does not have all changes of one table between "
+            "the positions. Read the changes since then, with a later startingPosition; for what was before, read "
+            "the table"
         )

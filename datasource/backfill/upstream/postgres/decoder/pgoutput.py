@@ -190,9 +190,9 @@ class Decoder:
                 )
             if (new.kind[index] == NULL).any():
                 raise SchemaChangedError(
-                    f"{log} holds a row without a value in the key column {column.name!r}: the key was "
-                    "dropped, and such rows cannot be told apart, also where it has been made again since. Start over "
-                    f"with {FRESH_START}. {OF_A_READ}"
+                    f"{log} holds a row without a value in the key column {column.name!r}: the key was dropped for a "
+                    "while, and such rows cannot be followed, even if it was made again. Start over with "
+                    f"{FRESH_START}. {OF_A_READ}"
                 )
             if (has_old & (old.kind[index] != TEXT)).any():
                 raise TableError(

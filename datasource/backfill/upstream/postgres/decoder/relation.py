@@ -159,7 +159,7 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
             problems.append(f"column {column.name!r} is missing")
         elif type_oid != column.type_oid and (type_oid, column.type_oid) not in WIDENED:
             problems.append(f"column {column.name!r} has the type with OID {type_oid}, expected OID {column.type_oid}")
-    where = f"in the change log the table {relation.schema}.{relation.name} is no longer what the stream reads"
+    where = f"in the change log, the table {relation.schema}.{relation.name} has other columns than the stream reads"
     if any(column.key and (column.name in others or column.name not in found) for column in wanted):
         raise SchemaChangedError(
             f"{where}: {'; '.join(problems)}. A column of the key cannot be left out, and these changes stay in the "
@@ -167,11 +167,11 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
         )
     if problems:
         raise SchemaChangedError(
-            f"{where}: {'; '.join(problems)}. Start the query again, without what is gone in the option columns: it "
-            "goes on with the columns of now. Where that is refused as well, these changes were made before a column "
-            "was added or altered: leave it out with the option columns until the stream is past them, and have the "
-            f"rows read again with backfill re-backfill; or start over with {FRESH_START}, as for one whose "
-            f"values changelog=full or envelope=upsert keeps. {OF_A_READ}"
+            f"{where}: {'; '.join(problems)}. Start the query again, without missing columns in the option columns: "
+            "it goes on with the current columns. If that is refused as well, these changes were made before a "
+            "column was added or altered: leave that out with the option columns until the stream is past them, and "
+            "read the rows again with backfill re-backfill; or, also if changelog=full or envelope=upsert keeps its "
+            f"values, start over with {FRESH_START}. {OF_A_READ}"
         )
 
 
@@ -209,6 +209,6 @@ def require_identified(relation: Relation, wanted: Sequence[WantedColumn]) -> No
         raise TableError(
             f"the replica identity of the table {relation.schema}.{relation.name} does not cover the key of the "
             f"stream: column {', '.join(map(repr, lacking))} is left out of updates and deletes. Run ALTER TABLE … "
-            "REPLICA IDENTITY DEFAULT where the key is the primary key, else REPLICA IDENTITY USING INDEX … with the "
+            "REPLICA IDENTITY DEFAULT if the key is the primary key, else REPLICA IDENTITY USING INDEX … with the "
             f"index of the key; then start over with {FRESH_START}. {OF_A_READ}"
         )

@@ -41,7 +41,7 @@ class PinnedEpochs:
             time.sleep(unseen.INTERVAL)
         if step is None and not self._said_unseen:
             logger.warning(
-                "rows are not read again yet: a commit that was passed on is still invisible to readers, as while a "
+                "rows are not read again yet: readers do not see a commit yet that was passed on, as while a "
                 "synchronous standby does not answer"
             )
         self._said_unseen = step is None
@@ -74,10 +74,10 @@ class PinnedEpochs:
         exported = self._export(before)
         if not self._sees_all(before, exported.position):
             raise TransientError(
-                "a commit that the batch has is still invisible to readers, as while a synchronous standby does not "
-                "answer. Start the standby, or take it out of synchronous_standby_names, and start the query again. "
-                "Or, with startupMode=snapshot, the server is a standby that was promoted without that commit, or was "
-                f"restored to before it: then start over with {FRESH_START}"
+                "readers do not see a commit of the batch yet, as while a synchronous standby does not answer. Start "
+                "the standby, or take it out of synchronous_standby_names, and start the query again. With "
+                "startupMode=snapshot, the server may also be a standby that was promoted without that commit, or "
+                f"have been restored to before it: then start over with {FRESH_START}"
             )
         return exported
 

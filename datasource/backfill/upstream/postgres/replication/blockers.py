@@ -41,8 +41,8 @@ def logging_blockers(connector: Connector, waiting: Session, what: str) -> Abstr
         pids = ", ".join(str(row[0]) for row in rows if row[0] != pid)
         if not pids and not gids:
             # The state of the session's own process may be hidden from its role, as after SET ROLE.
-            own = "".join(f", whose process {row[0]}{f' is {row[1]} ({row[2]})' if row[1] else ''}" for row in rows)
-            return f"no open transaction is in the way; it takes long in the server{own}, or on the way to it"
+            own = "".join(f"; its process is {row[0]}{f', {row[1]} ({row[2]})' if row[1] else ''}" for row in rows)
+            return f"no open transaction blocks it: the network or the server is slow{own}"
         also = f"; prepared and neither committed nor rolled back: {gids[2:]}" if gids else ""
         return f"the server waits for open transactions (of its processes {pids or 'none'}{also})"
 

@@ -64,8 +64,8 @@ def _wait_for_flush(session: Session, connector: Connector, lsn: Lsn) -> None:
             continue
         if time.monotonic() > give_up:
             raise TransientError(
-                f"the server has not flushed its log within {FLUSH_GIVE_UP:.0f} s: its disk may be too slow, or hang. "
-                "Start the query again when it writes"
+                f"the server has not flushed its log within {FLUSH_GIVE_UP:.0f} s: its disk may be slow or stuck. "
+                "Start the query again once the server writes to it"
             )
         time.sleep(FLUSH_INTERVAL)
 

@@ -12,9 +12,11 @@ from backfill.upstream.postgres.replication import timelines
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session
 from backfill.upstream.postgres.session.server import NO_WAY_ON, ask_log, require_log
 
-_AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
+_AGAIN: Final = "Start the query again: it goes on if nothing was lost, or says what was"
 
-_UNDONE: Final = f"Some of what was read may be undone, and what is new may lie before that position, {NO_WAY_ON}"
+_UNDONE: Final = (
+    f"Some of what was read may have been undone, and new changes may lie before that position, {NO_WAY_ON}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ class OwnLog:
                 has = f"as far as {format_lsn(left[timeline])}" if timeline in left else "nowhere"
                 raise DataLossError(
                     f"the log was read as far as {format_lsn(lsn)} on timeline {timeline}, and this server is on "
-                    f"timeline {now}, which has that log {has}: it was restored to an earlier point in time, or is a "
-                    "standby that was promoted without the last of the log, or a primary that stayed behind when "
-                    f"another one took its place: then point url at that. {_UNDONE}"
+                    f"timeline {now}, which has that log {has}: it was restored to an earlier point in time, or it is "
+                    "a standby that was promoted without the end of the log, or an old primary that another one has "
+                    f"replaced (then point url at the new one). {_UNDONE}"
                 )
         if self.timeline in left:
             self._require_beginning(_beginning(left, self.timeline))
@@ -78,8 +80,9 @@ class OwnLog:
         """
         if self.began not in ("", began):
             raise DataLossError(
-                f"the log that was read is of a timeline {self.timeline} that began at {self.began}, and that of this "
-                f"server began at {began}: it is another server's, which parted from the same one. {_UNDONE}"
+                f"timeline {self.timeline} of the log that was read began at {self.began}, and this server's timeline "
+                f"{self.timeline} began at {began}: it is another server, which branched off from the same one. "
+                f"{_UNDONE}"
             )
 
 

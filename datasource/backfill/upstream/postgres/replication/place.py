@@ -78,8 +78,9 @@ class Place:
         """The place that a bookmark made of `names` notes; OptionsError where it is not of a table of PostgreSQL."""
         if "slot" not in dict(bookmark):
             raise OptionsError(
-                "the checkpoint is not of a table of PostgreSQL, and url and dbtable name one; name what it is of "
-                "(with path, a Delta table), or use a fresh checkpointLocation"
+                "the checkpoint belongs to another kind of source, and url and dbtable name a table of PostgreSQL. "
+                "Name the source that the checkpoint was made with (a Delta table by path), or use a fresh "
+                "checkpointLocation"
             )
         return cls(
             slot=noted(bookmark, "slot"),
@@ -189,23 +190,22 @@ class Place:
         except DatabaseSetupError as error:
             # Once it is mended, nothing tells that it was ever otherwise.
             raise DatabaseSetupError(
-                f"{error}. What it has left out by then is not in the log, and once it is mended the stream may go on "
-                f"without a word about it: where that matters, start over with {FRESH_START}; else start the query "
-                "again then, once with failOnDataLoss=false if it asks for that"
+                f"{error}. Changes that it leaves out until then are missing for good, and once it is mended the "
+                f"stream may go on without an error. If they matter, start over with {FRESH_START}; else start the "
+                "query again then, once with failOnDataLoss=false if it asks for that"
             ) from None
         if self.published not in ("", _told(found.ids)):
             raise DataLossError(
                 f"publication {self.publication} was dropped and made again since the stream began, or the table was "
-                f"taken out of it and put back (OIDs {_told(found.ids)}, expected {self.published}): the changes made "
-                "in between are not in the log. If both were done in one transaction nothing is lost: start the query "
-                f"once with failOnDataLoss=false. Else: {START_OVER_OR_GO_ON}"
+                f"taken out of it and put back (OIDs {_told(found.ids)}, expected {self.published}): changes made in "
+                "between are not in the log. If one transaction did both, nothing is lost: start the query once with "
+                f"failOnDataLoss=false. Else: {START_OVER_OR_GO_ON}"
             )
         if before not in (None, found):
             raise DataLossError(
                 f"publication {self.publication} was altered, or dropped and made again, or the table or its schema "
-                "was taken out of it and put back: the changes made in between may not be in the log. Where nothing "
-                "but its owner was changed nothing is lost, and the query may be started again as it is. Else: "
-                f"{START_OVER_OR_GO_ON}"
+                "was taken out of it and put back: changes made in between may be missing from the log. If only its "
+                f"owner was changed, nothing is lost: start the query again as it is. Else: {START_OVER_OR_GO_ON}"
             )
         return found
 
@@ -217,22 +217,22 @@ class Place:
         found = publication.checked(session, self.publication, table.description.oid, table.names, asked)
         if found is None:
             raise DataLossError(
-                f"publication {self.publication}, which was made for the stream, was dropped or renamed: the changes "
-                "made since then are not in the log, and once it has its name back a stream may go on without a word "
-                f"about them. {START_OVER_OR_GO_ON}"
+                f"publication {self.publication}, which was made for the stream, was dropped or renamed: changes made "
+                "since then are not in the log, and once it has its name back, a stream may go on without an error. "
+                f"{START_OVER_OR_GO_ON}"
             )
         if as_noted and found.noted is None:
             put_back = publication.noting(self.publication, found.membership).as_string(session)
             raise DataLossError(
-                f"publication {self.publication} has no comment any more that says that it was made for a stream: it "
-                "was dropped and made again, and the changes made in between may not be in the log; or somebody gave "
-                f"it another comment, and then nothing is lost: run {put_back} and start the query again. Else: "
+                f"publication {self.publication} has lost the comment that says that it was made for a stream. If "
+                f"somebody only changed the comment, nothing is lost: run {put_back} and start the query again. If it "
+                "was dropped and made again, changes made in between may be missing from the log: "
                 f"{START_OVER_OR_GO_ON}"
             )
         if as_noted and found.noted != found.membership:
             raise DataLossError(
-                f"the table was taken out of publication {self.publication} and put back: the changes made in between "
-                f"may not be in the log. {START_OVER_OR_GO_ON}"
+                f"the table was taken out of publication {self.publication} and put back: changes made in between may "
+                f"be missing from the log. {START_OVER_OR_GO_ON}"
             )
         return found
 
@@ -288,12 +288,14 @@ class Place:
         server = read_server(session)
         require_primary(server)
         if str(server.system_identifier) != self.log.system:
+            publication_too = f"; DROP PUBLICATION IF EXISTS {self.publication}" if self.own_publication else ""
             raise DatabaseSetupError(
-                f"replication slot {self.slot} is of system {self.log.system}, and url leads to system "
-                f"{server.system_identifier}; nothing was dropped. Point url at the former. Where that is gone for "
-                "good, delete stateDir, or name an empty one; if its slot came along to the new one, as with "
-                f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}')"
-                f"{f'; DROP PUBLICATION IF EXISTS {self.publication}' if self.own_publication else ''} there"
+                f"replication slot {self.slot} belongs to system {self.log.system}, and url leads to system "
+                f"{server.system_identifier}; nothing was dropped. Point url at the former system. If that is gone "
+                "for good, delete stateDir or name an empty one. If its slot was copied to the new system, as by "
+                "pg_upgrade, also run SELECT "
+                f"pg_drop_replication_slot('{self.slot}'){publication_too} "
+                "there"
             )
         if not self.own_publication:
             return (slot.drop(session, self.slot),)

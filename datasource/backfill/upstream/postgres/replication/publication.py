@@ -130,16 +130,16 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
     except psycopg.errors.RaiseException as error:
         raise DatabaseSetupError(
             f"the database does not let the stream publish the table: {error.diag.message_primary}. An event trigger "
-            "may refuse CREATE PUBLICATION: let it pass the role; or let somebody whom it does run: "
-            f"{statement.as_string(session)}; and set publicationName={name}"
+            "may refuse CREATE PUBLICATION: let it allow the role, or let somebody whom it allows run "
+            f"{statement.as_string(session)}, and set publicationName={name}"
         ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         (role,) = one_row(session.execute("SELECT current_user::text"))
         role, database = map(quoted, (role, session.info.dbname))
         raise DatabaseSetupError(
             f"the role may not publish the table ({error.diag.message_primary}). Where it owns the table, run GRANT "
-            f"CREATE ON DATABASE {database} TO {role}. Else let the table's owner run: "
-            f"{statement.as_string(session)}; and set publicationName={name}"
+            f"CREATE ON DATABASE {database} TO {role}. Else let the table's owner run {statement.as_string(session)}, "
+            f"and set publicationName={name}"
         ) from None
 
 
@@ -201,8 +201,8 @@ def require_none_of_others(session: Session, name: str) -> None:
     found = find(session, name, _NO_TABLE)
     if found is not None and found.noted is None:
         raise DatabaseSetupError(
-            f"publication {name} is there and was not made by the stream; set publicationName={name} to use it all the "
-            "same"
+            f"publication {name} exists already and was not made by this stream; set publicationName={name} to use it "
+            "anyway"
         )
 
 
@@ -263,13 +263,13 @@ def _not_published(session: Session, name: str, oid: int, missing: set[str]) -> 
     if gone:
         return SchemaChangedError(
             f"column {', '.join(sorted(gone))} was dropped or renamed since the query began. Start the query again, "
-            f"without what is gone in the option columns; where that is refused, start over with {FRESH_START}. "
+            f"without that column in the option columns; if that is refused, start over with {FRESH_START}. "
             f"{OF_A_READ}"
         )
     return DatabaseSetupError(
-        f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it (a stored generated one, "
-        f"from PostgreSQL 18 on, by ALTER PUBLICATION {quoted(name)} SET "
-        "(publish_generated_columns = stored)), or, where no last rows are kept, leave it out with the option columns"
+        f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it (a stored generated "
+        f"column, from PostgreSQL 18 on, by ALTER PUBLICATION {quoted(name)} SET (publish_generated_columns = "
+        "stored)), or leave it out with the option columns, if no last rows are kept"
     )
 
 
@@ -290,17 +290,17 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
         if listed(session, name, above) is not None:
             return DatabaseSetupError(
                 f"publication {name} publishes the table under the name of {QualifiedName(*its_name).quoted()}: set "
-                "dbtable to that, or, for a new stream, leave out publicationName to have one made"
+                "dbtable to that name, or, for a new stream, leave out publicationName to have one made"
             )
     alter = f"ALTER PUBLICATION {quoted(name)}"
     if is_left_out(session, name, oid):
         return DatabaseSetupError(
-            f"publication {name} is of all tables EXCEPT some, of which the table is one; run {alter} SET ALL TABLES "
-            "with an EXCEPT that does not name it, or without"
+            f"publication {name} publishes all tables EXCEPT some, and this table is one of those; run {alter} SET "
+            "ALL TABLES without it in EXCEPT"
         )
     return DatabaseSetupError(
-        f"publication {name} does not publish the table under its own name; run {alter} ADD TABLE … where it is not in "
-        f"it, and for a partitioned table {alter} SET (publish_via_partition_root = true)"
+        f"publication {name} does not publish the table under its own name; run {alter} ADD TABLE … if the table is "
+        f"not in it, and for a partitioned table {alter} SET (publish_via_partition_root = true)"
     )
 
 
@@ -310,7 +310,7 @@ def drop(session: Session, publication: str) -> str:
     if found is None:
         return f"publication {publication} (gone already)"
     if found.noted is None:
-        return f"publication {publication} (left: not made by a stream)"
+        return f"publication {publication} (kept: not made by a stream)"
     with _transaction(session):
         session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))
     return f"publication {publication}"

@@ -39,8 +39,8 @@ _FAILS_OVER: Final = 170000
 """From this version on a slot can be made so that standbys which synchronize slots get it too."""
 
 BETWEEN_LOOKS: Final = (
-    "a stream reads its slot for moments only, and active is false between them: go by whether confirmed_flush_lsn "
-    "moves, and end a stream with `backfill drop`"
+    "a stream uses its slot only for moments, so active is false in between; look whether confirmed_flush_lsn moves, "
+    "and end a stream with `backfill drop`"
 )
 """What to know before a slot that looks unused is dropped."""
 
@@ -109,7 +109,7 @@ class SlotState:
     @property
     def dropping(self) -> str:
         """The advice to drop this slot, which no stream made."""
-        return f"drop it, if nobody needs it (SELECT pg_drop_replication_slot('{self.name}'))"
+        return f"drop it if nobody needs it (SELECT pg_drop_replication_slot('{self.name}'))"
 
     @property
     def loss_text(self) -> str:
@@ -118,15 +118,17 @@ class SlotState:
 
 
 _WHAT_KEEPS_IT: Final = {
-    "idle_timeout": "set idle_replication_slot_timeout to 0, or to longer than the stream is ever stopped, and than a "
-    "batch and the interval of its trigger take",
+    "idle_timeout": (
+        "set idle_replication_slot_timeout to 0, or to more than the longest stop, the longest batch and the "
+        "trigger's interval"
+    ),
     "wal_level_insufficient": "leave wal_level at logical",
 }
 
 
 _WHERE_NOTHING_WAS_READ: Final = (
-    "Start the query again: where it has read nothing yet it makes the slot again and lacks nothing, else it says how "
-    "to go on"
+    "Start the query again: if it has read nothing yet, it makes the slot again and nothing is lost; else it says "
+    "how to go on"
 )
 
 
@@ -154,10 +156,10 @@ def find(session: Session, slot: str, asked: Asked | None = None) -> SlotState |
 def _require_committed_alone(found: SlotState) -> None:
     if found.two_phase:
         raise DatabaseSetupError(
-            f"replication slot {found.name} is two_phase, and tells of transactions before they are committed. From "
-            f"PostgreSQL 18 on run ALTER_REPLICATION_SLOT {found.name} (TWO_PHASE false) over a replication connection "
-            "(psql 'replication=database'), which loses nothing; else drop it and make it without, or leave it to the "
-            "stream to make one"
+            f"replication slot {found.name} is two_phase, so it shows transactions before they are committed. From "
+            f"PostgreSQL 18 on, run ALTER_REPLICATION_SLOT {found.name} (TWO_PHASE false) over a replication "
+            "connection (psql 'replication=database'), which loses nothing; before, drop it and make it without "
+            "two_phase, or let the stream make one"
         )
 
 
@@ -171,9 +173,9 @@ def require_not_beyond(found: SlotState, after: Lsn, *, way_out: str = START_OVE
     """DataLossError where the slot stands beyond the LSN `after`: it no longer holds what lies between the two."""
     if found.confirmed > after:
         raise DataLossError(
-            f"replication slot {found.name} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
-            "reading was to begin, so the changes between are gone: somebody else advanced it or made it again, or an "
-            f"older checkpoint was restored. {way_out}"
+            f"replication slot {found.name} is at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
+            "reading was to begin, so the changes in between are gone: somebody advanced the slot or made it again, "
+            f"or an older checkpoint was restored. {way_out}"
         )
 
 
@@ -182,9 +184,9 @@ def require_synced(session: Session, slot: str, *, before: str, now: str) -> Non
     found = find(session, slot)
     if found is None or not found.synced:
         raise DataLossError(
-            f"{another(before, now)}. It has all that was read; but the replication slot {slot} "
-            f"{'is not there' if found is None else 'did not come along by slot synchronization'}, so later "
-            f"changes may be missing. {START_OVER_OR_GO_ON}"
+            f"{another(before, now)}. It has all that was read, but the replication slot {slot} "
+            f"{('is not there' if found is None else 'did not come along by slot synchronization')}, so later changes "
+            f"may be missing. {START_OVER_OR_GO_ON}"
         )
 
 
@@ -199,8 +201,7 @@ def require_kept(
     found = find(session, slot, asked)
     if found is None:
         raise DataLossError(
-            f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. "
-            f"{way_out}"
+            f"replication slot {slot} no longer exists; the changes after {format_lsn(after)} are gone. {way_out}"
         )
     _require_intact(session, found, after, way_out)
     return found
@@ -214,7 +215,7 @@ def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str
         )
     if not found.here:
         raise DatabaseSetupError(
-            f"{_elsewhere(session, found)}; name {found.database} in url. Where the stream is to follow "
+            f"{_elsewhere(session, found)}; name {found.database} in url. If the stream is to follow "
             f"{session.info.dbname} from now on, start over with {ELSEWHERE}"
         )
     _require_committed_alone(found)
@@ -234,7 +235,10 @@ def require_not_lost(session: Session, slot: str) -> None:
 
 
 def _elsewhere(session: Session, found: SlotState) -> str:
-    return f"replication slot {found.name} is of database {found.database}, and url names {session.info.dbname}"
+    return (
+        f"replication slot {found.name} belongs to database {found.database}, and url names database "
+        f"{session.info.dbname}"
+    )
 
 
 def make_slot(connector: Connector, session: Session, name: str) -> bool:
@@ -270,7 +274,7 @@ def _saying_what_to_set_up(session: Session) -> Iterator[None]:
         yield
     except psycopg.errors.ConfigurationLimitExceeded as error:
         raise DatabaseSetupError(
-            f"{error.diag.message_primary}: drop a slot that is not used any more (SELECT slot_name, active, "
+            f"{error.diag.message_primary}: drop a slot that is no longer used (SELECT slot_name, active, "
             f"confirmed_flush_lsn FROM pg_replication_slots; {BETWEEN_LOOKS}), or raise max_replication_slots and "
             "restart the server"
         ) from None
@@ -359,7 +363,7 @@ def drop(session: Session, slot: str) -> str:
     if found is not None and not found.plugin:
         raise DatabaseSetupError(
             f"replication slot {slot} {found.kind_text}, so it is not the stream's, and nothing was dropped: "
-            f"{found.dropping}, and do this again"
+            f"{found.dropping}, then repeat this"
         )
     if found is not None and not found.here:
         raise DatabaseSetupError(f"{_elsewhere(session, found)}; nothing was dropped. Name {found.database} in url")

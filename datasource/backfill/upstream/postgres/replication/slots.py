@@ -67,9 +67,9 @@ def of_streams(session: Session, table: QualifiedName) -> Iterator[Finding]:
     if there:
         named = ", ".join(f"{name} ({kept})" if kept else name for name, kept in there)
         yield Finding(
-            f"streams of {table.quoted()} have made replication slots, for which the server keeps log: {named}. Of one "
-            "whose stateDir and checkpoint are gone, drop slot and publication: SELECT pg_drop_replication_slot(…); "
-            f"DROP PUBLICATION IF EXISTS …, with its name for both; {BETWEEN_LOOKS}",
+            f"streams of {table.quoted()} have made replication slots, for which the server keeps log: {named}. If a "
+            "stream's stateDir and checkpoint are gone, drop its slot and its publication, which has the same name: "
+            f"SELECT pg_drop_replication_slot(…); DROP PUBLICATION IF EXISTS …; {BETWEEN_LOOKS}",
             refuses=False,
         )
 
@@ -91,24 +91,24 @@ def _limits(session: Session) -> Iterator[Finding]:
     limit, of_slot, always, of_any, idle_for = one_row(session.execute(_LIMITS))
     if limit == "-1":
         yield Finding(
-            "max_slot_wal_keep_size is unlimited: while the stream is stopped the server keeps its log, until the disk "
-            "is full. With a limit the stream is lost instead, and says so",
+            "max_slot_wal_keep_size is unlimited: while the stream is stopped, the server keeps its log until the "
+            "disk is full. With a limit the slot is invalidated instead, and the stream says so",
             _KEEP_ENOUGH,
             refuses=False,
         )
     elif max(of_slot, of_any) < LITTLE_LOG:
         more = f", and wal_keep_size {always}" if of_any > of_slot else ""
         yield Finding(
-            f"max_slot_wal_keep_size is {limit}{more}: once the server has written as much log while the stream is "
-            "stopped, or while one batch is read and written, the stream is lost, and says so",
+            f"max_slot_wal_keep_size is {limit}{more}: once the server has written that much log while the stream is "
+            "stopped, or during one batch, the slot is invalidated, and the stream says so",
             _KEEP_ENOUGH,
             refuses=False,
         )
     if idle_for != "0":
         yield Finding(
-            f"idle_replication_slot_timeout is {idle_for}: a stream that is stopped for longer than that, as between "
-            "two runs with availableNow, or of which a batch or the interval of its trigger takes longer, is lost, and "
-            "says so",
+            f"idle_replication_slot_timeout is {idle_for}: if the stream is stopped for longer than that (as between "
+            "two runs with availableNow), or a batch or the trigger's interval takes longer, the slot is "
+            "invalidated, and the stream says so",
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
             refuses=False,
         )

@@ -32,8 +32,9 @@ _AWAY: Final = """
 """
 
 _WAY_OUT: Final = (
-    "A slot made with failover tells no change before all standbys of synchronized_standby_slots have it: start the "
-    "standby, or take its slot out of there (ALTER SYSTEM SET synchronized_standby_slots = …; SELECT pg_reload_conf())"
+    "A failover slot passes on no change before all standbys in synchronized_standby_slots have it: start the "
+    "standby, or take its slot out of that setting (ALTER SYSTEM SET synchronized_standby_slots = …; SELECT "
+    "pg_reload_conf())"
 )
 
 

@@ -28,8 +28,8 @@ _LEFT_AT: Final = re.compile(rb"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MUL
 def another(read: str, now: str) -> str:
     """The beginning of the error for a server that is on another timeline than the log that was read."""
     return (
-        f"the log that was read is of timeline {read} and this server is on timeline {now}: it was restored, or was a "
-        "standby and is promoted"
+        f"the log was read on timeline {read} and this server is on timeline {now}: it was restored, or a standby was "
+        "promoted"
     )
 
 
@@ -54,6 +54,6 @@ def _replicating(connector: Connector, timeline: str) -> psycopg.Connection[tupl
     except psycopg.Error as error:
         found = translated(error)
         raise type(found)(
-            f"where the server's timeline {timeline} began cannot be asked, for which the role that logs in needs "
-            f"REPLICATION, and the server a WAL sender that is free (max_wal_senders): {found.message}"
+            f"the server cannot be asked where its timeline {timeline} began: {found.message}. The role that logs in "
+            "needs REPLICATION, and the server a free WAL sender (max_wal_senders)"
         ) from None

@@ -57,7 +57,7 @@ def _wait(connector: Connector, session: Session, slot: str, looks: int | None) 
     """Waits for all open transactions; where there is no synchronous standby, for so many `looks` at the most."""
     # The xmax of a snapshot would not do: it lies before open transactions where none after them has ended.
     upto = _next_transaction(session)
-    with logging_blockers(connector, session, f"what was open before replication slot {slot}"):
+    with logging_blockers(connector, session, f"transactions that were open before replication slot {slot}"):
         for look in count(1):
             oldest, has_standby = one_row(session.execute(_OLDEST))
             given_up = looks is not None and look > looks and not has_standby

@@ -45,7 +45,7 @@ def require_driver(installed: str) -> None:
     if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST_DRIVER:
         raise OptionsError(
             f"adbc-driver-postgresql is {installed}, which writes nulls in arrays as empty texts, and before 1.11 "
-            f"aborts the whole process when a connection is lost; expected {'.'.join(map(str, OLDEST_DRIVER))} or "
+            f"ends the whole process when a connection is lost; expected {'.'.join(map(str, OLDEST_DRIVER))} or "
             "newer. Run pip install --upgrade adbc-driver-postgresql on the driver and on every executor"
         )
 

@@ -38,8 +38,7 @@ _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
 _WHERE_SAID: Final = {
     "SSL error: unexpected eof": "; with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on",
-    "timeout expired": "; where it is far away or busy, give url a longer connect_timeout, which is 10 (seconds) "
-    "unless url says otherwise",
+    "timeout expired": "; if it is far away or busy, put a longer connect_timeout into url (the default is 10 seconds)",
 }
 """What else to look at, by what the error says."""
 
@@ -47,7 +46,7 @@ _FOR_RECOVERY: Final = re.compile(r"conflict with recovery")
 
 FOR_RECOVERY: Final = (
     "; a standby cancels a query that reads what its primary has removed: let a superuser set hot_standby_feedback = "
-    "on there, or a longer max_standby_streaming_delay; or point url at the primary"
+    "on there, or a longer max_standby_streaming_delay, or point url at the primary"
 )
 """What to do where a standby has ended a statement, or its session, which it does to follow its primary."""
 
@@ -109,20 +108,20 @@ def _of_one(error: Exception, message: str) -> BackfillError:
         )
     if _NO_PASSWORD_ON_SOCKET.search(message):
         return DatabaseSetupError(
-            f"the database refused the connection: {message}. Where a passfile has the password, put * in the place of "
-            "its host: of the two drivers' libraries each has another folder of sockets that it looks for as localhost"
+            f"the database refused the connection: {message}. If a passfile has the password, put * in place of its "
+            "host: the two drivers' libraries look for their different socket folders as localhost"
         )
     if _REFUSED_FOR_GOOD.search(message):
         return DatabaseSetupError(
             f"the database refused the connection: {message}; check the options url, user and password, and that the "
-            "server lets them in: pg_hba.conf, ALTER ROLE … LOGIN VALID UNTIL 'infinity', GRANT CONNECT ON DATABASE …, "
-            "ALTER DATABASE … ALLOW_CONNECTIONS true"
+            "server accepts them: pg_hba.conf, ALTER ROLE … LOGIN VALID UNTIL 'infinity', GRANT CONNECT ON DATABASE "
+            "…, ALTER DATABASE … ALLOW_CONNECTIONS true"
         )
     by_server = _BY_SERVER.search(str(error)) is not None
     if _NOT_LOADED.search(message) and by_server:
         return DatabaseSetupError(
-            f"the server cannot begin a session: {message}; it loads what its settings session_preload_libraries and "
-            "local_preload_libraries name, also those of the role and the database (ALTER ROLE … RESET …)"
+            f"the server cannot begin a session: {message}. Check the libraries in session_preload_libraries and "
+            "local_preload_libraries, also those set for the role and the database (ALTER ROLE … RESET …)"
         )
     if _NO_MEMORY_HERE.search(message) and not by_server:
         return short_of_memory(message)
@@ -132,19 +131,17 @@ def _of_one(error: Exception, message: str) -> BackfillError:
             "'pyspark-backfill[postgres]'"
         )
     if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return DatabaseSetupError(
-            f"psycopg could not carry out a statement of the stream: {message}; please report this"
-        )
+        return DatabaseSetupError(f"psycopg could not run a statement of the stream: {message}; please report this")
     return _lost(message)
 
 
 def _lost(message: str) -> ConnectionLostError:
     if _TOO_MANY_SESSIONS.search(message):
         return ConnectionLostError(
-            f"no connection to the database: {message}. Each stream takes two sessions, and while it reads its table "
-            "some more. End sessions that nobody needs, or let a superuser run ALTER SYSTEM SET max_connections = 300 "
-            "and restart the server; where the limit is that of the role or the database, ALTER ROLE … CONNECTION "
-            "LIMIT or ALTER DATABASE … CONNECTION LIMIT"
+            f"no connection to the database: {message}. Each stream takes two sessions, and more while it reads its "
+            "table. End sessions that nobody needs, or let a superuser run ALTER SYSTEM SET max_connections = 300 "
+            "and restart the server; if the limit is that of the role or the database, ALTER ROLE … CONNECTION LIMIT "
+            "or ALTER DATABASE … CONNECTION LIMIT"
         )
     if _FOR_RECOVERY.search(message):
         return ConnectionLostError(f"{message}{FOR_RECOVERY}")
@@ -155,6 +152,6 @@ def _lost(message: str) -> ConnectionLostError:
 def behind_a_pooler(found: str) -> DatabaseSetupError:
     """The error for a connection pooler that does not pass on a session's settings; `found` says how that showed."""
     return DatabaseSetupError(
-        f"a connection pooler does not pass on the settings under which values are read: {found}. A stream needs "
-        "sessions of its own on the server: put the host and port of PostgreSQL itself into the option url"
+        f"a connection pooler did not pass on the settings under which values are read: {found}. A stream needs its "
+        "own sessions on the server: put the host and port of PostgreSQL itself into the option url"
     )

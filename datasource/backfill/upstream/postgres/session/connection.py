@@ -172,7 +172,7 @@ def one_row(cursor: Cursor) -> tuple[Any, ...]:
     """The row of a statement that always returns exactly one."""
     row: tuple[Any, ...] | None = cursor.fetchone()
     if row is None:
-        raise psycopg.OperationalError("the server gave no row where one was due")
+        raise psycopg.OperationalError("the server returned no row, expected one")
     return row
 
 

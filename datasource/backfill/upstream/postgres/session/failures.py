@@ -66,55 +66,55 @@ _BYTES: Final = re.compile(r"\b0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
 
 _NOT_UTF8: Final = {
     NOT_IN_ENCODING: (
-        "a text of the table is not UTF-8. A database with the encoding SQL_ASCII takes any bytes for text"
+        "a text of the table is not UTF-8; a database with the encoding SQL_ASCII accepts any bytes as text"
     ),
     UNTRANSLATABLE: (
-        "a text of the table has a byte that stands for no character in the encoding of the database, as 0x81 in "
-        "WIN1252, which takes any bytes"
+        "a text of the table has a byte that is no character in the database's encoding, as 0x81 in WIN1252, which "
+        "accepts any bytes"
     ),
 }
 """The words for a text that cannot be sent as UTF-8."""
 
 _TOO_LONG: Final = (
-    "the server sends no more than a gigabyte at once, be it one row that is read or one change with the row before, "
-    "in which each byte of a bytea takes two"
+    "the server sends at most a gigabyte at once: one row, or one change with the row before it, in which each byte "
+    "of a bytea takes two"
 )
 
 _LEFT_OUT: Final = (
-    "leave the column out with the option columns. A change is read with all columns that are published, and stays in "
-    "the log as it is. So where it comes from one, or is to come, begin a new stream with a publication of the columns "
-    "that are carried: CREATE PUBLICATION p FOR TABLE t (id, …) in PostgreSQL 15 or newer, and publicationName=p. "
-    "REPLICA IDENTITY FULL and such a list of columns make updates and deletes fail: ALTER TABLE … REPLICA IDENTITY "
-    "DEFAULT first"
+    "leave the column out with the option columns. That does not help for a change: a change has all published "
+    "columns, and stays in the log as it is. For changes, begin a new stream with a publication of the other "
+    "columns: CREATE PUBLICATION p FOR TABLE t (id, …) in PostgreSQL 15 or newer, and publicationName=p. With "
+    "REPLICA IDENTITY FULL such a list of columns makes updates and deletes fail, so run ALTER TABLE … REPLICA "
+    "IDENTITY DEFAULT first"
 )
 """What to do about a value that the server cannot send."""
 
 _OF_THE_SETUP: Final = {
     **dict.fromkeys(
         RAISED,
-        "a function in the database refuses a statement of the stream: one that filter or snapshotFilter calls, for "
-        "instance. Its words may quote a row, so they are in the server's log alone",
+        "a function in the database raised an error in a statement of the stream, for instance one that filter or "
+        "snapshotFilter calls. Its message may quote a row, so it is only in the server's log",
     ),
     NO_RIGHTS: (
         "the database refused a statement: {}. The role lacks a right; backfill doctor, with the options of the "
-        "stream, may say which one, and the SQL that gives it"
+        "stream, may name it, with the SQL that grants it"
     ),
-    DIVISION_BY_ZERO: (
-        "{}: where a condition of the option filter or snapshotFilter divides, write NULLIF(divisor, 0)"
-    ),
+    DIVISION_BY_ZERO: ("{}: if the option filter or snapshotFilter divides, write NULLIF(divisor, 0)"),
     _DISK_FULL: "the database's disk is full: {}",
     LIMIT_EXCEEDED: (
-        "a limit of the server's settings was exceeded: {}. Where it is temp_file_limit, let a superuser run ALTER "
-        "ROLE … SET temp_file_limit = '100GB', or -1 for none: the changes of one transaction are read at once, "
-        "however many they are, and rows may be sorted, of which a smaller maxBytesPerTrigger makes a batch have fewer"
+        "a limit of the server was exceeded: {}. If it is temp_file_limit, let a superuser run ALTER ROLE … SET "
+        "temp_file_limit = '100GB', or -1 for none. Temporary files hold the changes of a large transaction, which "
+        "is read as a whole, and rows that are sorted, which a smaller maxBytesPerTrigger makes fewer"
     ),
 }
 """The words for such an error, with the server's own in place of {} where those quote no row."""
 
 _WHERE_IT_LASTS: Final = {
-    "53200": "; where it is shared memory, the server has no room for more locks, of which each session that reads a "
-    "partitioned table takes one for every partition and one for its key's index: let a superuser run ALTER SYSTEM SET "
-    "max_locks_per_transaction = 512 and restart the server, or make numPartitions smaller",
+    "53200": (
+        "; if it is out of shared memory, the server has no room for more locks. Each session that reads a "
+        "partitioned table takes two for every partition (one for its key's index): let a superuser run ALTER SYSTEM "
+        "SET max_locks_per_transaction = 512 and restart the server, or make numPartitions smaller"
+    ),
     "40001": FOR_RECOVERY,
 }
 """What to do about errors that mostly pass by themselves, where they do not."""
@@ -163,11 +163,10 @@ def about_snapshot(failure: Failure) -> BackfillError | None:
     if failure.state not in (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY):
         return None
     return SnapshotGoneError(
-        f"the state that is read at is not there ({failure.message}): it ended with the driver's session, or was given "
-        "up because that lost its connection. Start the query again; what was cut off is read at a later state. Where "
-        "its batch is over, read the DataFrame that foreachBatch is given before it returns. Where only one executor "
-        "says so, again and again, it is led to another server than the driver is, as to a standby that shares a name "
-        "with the primary"
+        f"the exported snapshot is gone ({failure.message}): it ended with the driver's session, which may have lost "
+        "its connection. Start the query again; the chunk that was cut off is read at a later state. If the batch "
+        "was over, read the DataFrame of foreachBatch before the function returns. If only one executor says so "
+        "again and again, it reaches another server than the driver does, such as a standby under the same name"
     )
 
 
@@ -180,9 +179,10 @@ def about_slot(failure: Failure) -> BackfillError | None:
     """
     if failure.state == _NO_FILE:
         return DatabaseSetupError(
-            f"the server lacks a file that the slot needs: {failure.message}. Where it is of the log, as after "
-            f"pg_resetwal, the changes in it are gone: start over with {FRESH_START}; or run SELECT "
-            "pg_drop_replication_slot('…'), and start the query again with failOnDataLoss=false to go on without them"
+            f"the server lacks a file that the slot needs: {failure.message}. If it is a part of the log, as after "
+            f"pg_resetwal, its changes are gone: start over with {FRESH_START}; or run SELECT "
+            "pg_drop_replication_slot('…') and start the query again with failOnDataLoss=false, to go on without "
+            "them"
         )
     if failure.state not in (_UNDEFINED, _NOT_READY):
         return None
@@ -218,14 +218,14 @@ def _by_state(failure: Failure) -> BackfillError:
         return _label_gone(message)
     if state == _OBJECT_IN_USE:
         return SlotBusyError(
-            f"{message}; another process still reads this slot. Stop the other query, or end that process: each stream "
-            "needs a slot of its own"
+            f"{message}; another process still reads this slot. Stop the other query, or end that process: each "
+            "stream needs its own slot"
         )
     if state == LOCKED:
         return TableLockedError(
-            f"{message}: another session holds a lock that keeps the table from being read, as ALTER TABLE, VACUUM "
-            "FULL or TRUNCATE do until their transaction ends. SELECT pid, relation::regclass FROM pg_locks WHERE "
-            "granted AND mode = 'AccessExclusiveLock' shows who; without a pid it is one of pg_prepared_xacts"
+            f"{message}: another session holds a lock under which nobody can read the table, as ALTER TABLE, VACUUM "
+            "FULL and TRUNCATE do until their transaction ends. SELECT pid, relation::regclass FROM pg_locks WHERE "
+            "granted AND mode = 'AccessExclusiveLock' shows which; without a pid it is one of pg_prepared_xacts"
         )
     if state in _NOT_UTF8:
         return ValueOutOfRangeError(f"{message}: {_NOT_UTF8[state]}; mend them, or {_LEFT_OUT}")
@@ -243,31 +243,31 @@ def _by_state(failure: Failure) -> BackfillError:
 def _not_there(state: str, message: str) -> BackfillError:
     if state == _NO_TABLE:
         return TableError(
-            f"{message}; was the table dropped or renamed? Where it was renamed, set the option dbtable to its new "
-            "name; a stream then goes on where it stopped"
+            f"{message}; was the table dropped or renamed? If it was renamed, set the option dbtable to its new name; "
+            "a stream then goes on where it stopped"
         )
     if state == _NO_COLUMN:
         return SchemaChangedError(
-            f"{message}; was the column dropped or renamed? Start the query again, without what is gone in the option "
+            f"{message}; was the column dropped or renamed? Start the query again, without that column in the option "
             "columns"
         )
     return SchemaChangedError(
         f"{message}; was it renamed, moved to another schema or dropped, as by ALTER TYPE or ALTER EXTENSION? Start "
-        "the query again, which goes by the names of now"
+        "the query again; it looks up the new names"
     )
 
 
 def _rows_hidden(message: str) -> BackfillError:
     return TableError(
-        f"{message}: the role would not be shown all rows, but the change log shows them all; a row-level security "
-        "policy of the table hides some. Run ALTER ROLE … BYPASSRLS, or connect as a role to which none applies"
+        f"{message}: a row-level security policy of the table hides rows from the role, and the change log has all of "
+        "them. Run ALTER ROLE … BYPASSRLS, or connect as a role to which no policy applies"
     )
 
 
 def _label_gone(message: str) -> BackfillError:
     return SchemaChangedError(
-        f"{message}: a position in the stream's key has a label that its type no longer has. If it was renamed, ALTER "
-        f"TYPE … RENAME VALUE gives the name back; else start over with {FRESH_START}"
+        f"{message}: a position of the stream has a label that the key's type no longer has. If the label was "
+        f"renamed, give it back its name with ALTER TYPE … RENAME VALUE; else start over with {FRESH_START}"
     )
 
 

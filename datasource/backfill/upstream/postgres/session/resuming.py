@@ -32,7 +32,7 @@ def resuming(
         except TransientError as error:
             if passed_on and not same_again:
                 raise ConnectionLostError(
-                    f"the state that was read is lost with its session, and the rows have to be read again: {error}"
+                    f"the snapshot was lost with its session, and the rows have to be read again: {error}"
                 ) from None
             tries.pause_or_raise(error)
         else:

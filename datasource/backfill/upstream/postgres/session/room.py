@@ -48,11 +48,11 @@ def findings(session: Session, readers: int) -> Iterator[Finding]:
     for (name, raising), limit, room in zip(named, limits[::2], limits[1::2], strict=True):
         if room is not None and room < needed:
             yield Finding(
-                f"{name} leaves room for {max(0, room)} more sessions at this moment, and while a stream reads its "
-                f"table it takes up to {needed}: {OF_DRIVER}, and {OF_READER} for each of numPartitions={readers} "
-                "readers. One that finds no room tries again for two minutes, then the query ends. Raise the limit "
-                "(max_connections with a restart of the server), end sessions that nobody needs, or make numPartitions "
-                "smaller",
+                f"{name} leaves room for {max(0, room)} more sessions now, and a stream takes up to {needed} while it "
+                f"reads its table: {OF_DRIVER}, and {OF_READER} for each of numPartitions={readers} readers. A "
+                "session that finds no room tries again for two minutes; then the query ends. Raise the limit "
+                "(max_connections with a restart of the server), end sessions that nobody needs, or make "
+                "numPartitions smaller",
                 f"{raising} {limit + needed - room}",
                 refuses=False,
             )

@@ -21,9 +21,7 @@ START_OVER_OR_GO_ON: Final = (
 )
 """The advice for a stream that has lost changes. It can only be told to go on without them when it is started."""
 
-NO_WAY_ON: Final = (
-    f"so there is nothing to go on from, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
-)
+NO_WAY_ON: Final = f"so a stream cannot go on, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
 
 _TIMELINE: Final = """
     ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))
@@ -71,7 +69,7 @@ def read_server(session: Session) -> ServerDescription:
     return server
 
 
-STANDBY: Final = "the server is a standby, and the stream needs the primary; point url at that"
+STANDBY: Final = "the server is a standby, and a stream needs the primary; point url at the primary"
 
 
 def require_primary(server: ServerDescription) -> None:
@@ -85,9 +83,8 @@ def require_countable(server: ServerDescription) -> None:
     """
     if server.log_too_long:
         raise DatabaseSetupError(
-            "the server's log has come to 80000000/0, and from there on an LSN does not fit into _commit_version, a "
-            "bigint: pg_resetwal has put it there. Dump the database and restore it into a new cluster, whose log "
-            "begins anew"
+            "the server's log has reached 80000000/0, and later LSNs do not fit into _commit_version, a bigint; only "
+            "pg_resetwal leads there. Dump the database and restore it into a new cluster, whose log begins anew"
         )
 
 
@@ -105,7 +102,7 @@ def require_logical(server: ServerDescription) -> None:
     if server.wal_level != "logical" and not (server.raises_wal_level and server.wal_level == "replica"):
         raise DatabaseSetupError(
             f"wal_level is {server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' and "
-            "restart the server. startupMode=snapshot does without"
+            "restart the server. startupMode=snapshot does not need it"
         )
 
 
@@ -117,8 +114,8 @@ def require_lasting_snapshots(server: ServerDescription) -> None:
     """
     if server.old_snapshots != "-1":
         raise DatabaseSetupError(
-            f"old_snapshot_threshold is {server.old_snapshots}: what takes longer than that to read would lack rows. "
-            "Run ALTER SYSTEM SET old_snapshot_threshold = -1 and restart the server"
+            f"old_snapshot_threshold is {server.old_snapshots}: a read that takes longer would lack rows. Run ALTER "
+            "SYSTEM SET old_snapshot_threshold = -1 and restart the server"
         )
 
 
@@ -137,13 +134,13 @@ def require_log(asked: Asked, *, system: str, reached: Lsn) -> str:
     found, timeline, end = one_row(asked)
     if found != system:
         raise DataLossError(
-            f"the log that was read is of system {system} and this server is another one, system {found}. Point url "
-            f"at the former; or, where that is gone for good, start over, a stream with {ELSEWHERE}"
+            f"the log was read on system {system}, and this server is system {found}. Point url at the former; or, if "
+            f"that is gone for good, start over, a stream with {ELSEWHERE}"
         )
     if parse_lsn(end) < reached:
         raise DataLossError(
-            f"the log had come to {format_lsn(reached)} and this server's log ends at {end}: it was restored to an "
-            f"earlier point in time, or is a standby that was promoted without the last of the log, {NO_WAY_ON}"
+            f"the log was read up to {format_lsn(reached)}, and this server's log ends at {end}: it was restored to "
+            f"an earlier point in time, or it is a standby that was promoted without the end of the log, {NO_WAY_ON}"
         )
     return str(timeline)
 
@@ -170,7 +167,7 @@ def require_origin(asked: Cursor, system: str, timeline: str) -> None:
         raise ConnectionLostError(STANDBY)
     if found != system or found_timeline != timeline:
         raise OtherServerError(
-            f"the log that is read is of timeline {timeline} of system {system}, and a server with timeline "
-            f"{found_timeline} of system {found} has answered as well: url leads to both, as where a primary is up "
-            "again that another one has followed. Point it at the primary alone"
+            f"the stream reads timeline {timeline} of system {system}, and a server with timeline {found_timeline} of "
+            f"system {found} has answered as well: url leads to both, as when an old primary is up again beside its "
+            "successor. Point url at the primary alone"
         )

@@ -96,16 +96,15 @@ def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
     files, seen = _look(cursor, table, _SEEN)
     if seen != token.seen:
         raise SnapshotGoneError(
-            "the state that is read at went with the server, which was restarted since, and another one has its name "
-            "by now. Start the query again; what was cut off is read at a later state"
+            "the exported snapshot ended when the server was restarted, and a newer one has its name. Start the "
+            "query again; the chunk that was cut off is read at a later state"
         )
     if not Files.parse(files).hold_rows_of(Files.parse(token.files)):
         raise SnapshotGoneError(
-            "the table was truncated or written anew since the state that is read was taken, or a partition of it was, "
-            "or was attached, detached or dropped with rows in it; it can no longer be read as it was. A query that "
-            "failed over this reads on at a later state when it is started again. Of the rows of a partition that was "
-            "truncated by itself, attached, detached or dropped the change log tells nothing: if there were any, start "
-            f"over with {FRESH_START}"
+            "the table or a partition of it was truncated or rewritten since the snapshot was taken, or a partition "
+            "with rows was attached, detached or dropped, so the table can no longer be read as it was. Start the "
+            "query again; it reads on at a later state. If a single partition with rows was truncated, attached, "
+            f"detached or dropped, the change log does not show that: start over with {FRESH_START}"
         )
 
 
@@ -163,6 +162,6 @@ def require_same_files(before: str, now: str) -> None:
     """
     if not Files.parse(now).are_those_of(Files.parse(before)):
         raise TransientError(
-            "the table was truncated or written anew, or a partition of it, each time its state was taken. Start the "
+            "the table or a partition of it was truncated or rewritten each time a snapshot was taken. Start the "
             "query again when that is over"
         )

@@ -86,7 +86,7 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
         # SyntaxError is what the input of some types raises, as ltree's.
         kind = error.diag.sqlstate or NOT_IN_ENCODING  # What the server would say of a NUL, which psycopg refuses.
         names = ", ".join(f"{item.column.name} {item.column.declared}" for item in table.key)
-        raise KeyTextError(f"a value is not one of the table's key ({names}; {kind})") from None
+        raise KeyTextError(f"a value does not fit the table's key ({names}; {kind})") from None
     return KeyRange(after, upto)
 
 

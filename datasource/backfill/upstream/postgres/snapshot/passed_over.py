@@ -59,18 +59,18 @@ def require_all_found(
     name = table.name.quoted()
     if where not in (_IN_PARTITIONS if table.partitioned else _IN_ITSELF, None):
         raise SchemaChangedError(
-            f"the table {name} {where} now, unlike when it was looked at, so rows would be looked for where they are "
-            "not. load() the table again"
+            f"the table {name} {where} now, unlike when it was described, so rows would be missed. load() the table "
+            "again"
         )
     if nullable and any(item != WHOLE_TABLE for item in ranges):
         raise SchemaChangedError(
-            f"the column {', '.join(nullable)} of the table {name} may be null now. It was of the key when the table "
-            "was looked at, and parts are read by ranges of that, so rows without a value would be in none. load() the "
-            "table again"
+            f"the column {', '.join(nullable)} of the table {name} may be null now. It belonged to the key when the "
+            "table was described, and the partitions are ranges of that key, so rows with a null would be in none. "
+            "load() the table again"
         )
     if not ascending:
         # The ranges of all parts together lead from key to key: where each ends behind its beginning, none overlap.
         raise SchemaChangedError(
-            f"the key of the table {name} has another order now, as where the labels of an enum have another one, and "
-            "parts are read by ranges of it, so rows would come twice or not at all. load() the table again"
+            f"the key of the table {name} has another order now, as when labels of an enum were reordered, and the "
+            "partitions are ranges of that key, so rows would come twice or not at all. load() the table again"
         )

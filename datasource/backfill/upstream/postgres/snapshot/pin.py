@@ -101,7 +101,7 @@ class ExportingSession:
         """The state of this token; SnapshotGoneError where it has been released."""
         held = self._held
         if held is None or held.token != token:
-            raise SnapshotGoneError("the state that is read at has been released")
+            raise SnapshotGoneError("the exported snapshot has been released")
         return held
 
     def release(self, token: str) -> None:

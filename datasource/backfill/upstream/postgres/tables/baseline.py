@@ -14,7 +14,7 @@ from backfill.upstream.postgres.tables.table import Table
 from backfill.wording import FRESH_START, IN_ITS_PLACE
 
 _START_OVER: Final = f"start over with {FRESH_START}"
-_LOST_TRACK: Final = f"what has been read cannot be told from what has not. Make it as it was, or {_START_OVER}"
+_LOST_TRACK: Final = f"it is no longer known which rows have been read. Change it back, or {_START_OVER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ class Baseline:
         before, now = (set(item.split(", ")) for item in (self.filter_columns, table.filter_columns))
         if self.filter_columns and table.filter_columns and not before <= now:
             raise SchemaChangedError(
-                f"a column of {table.description.name.quoted()} that snapshotFilter names was dropped and added again, "
-                f"or another one got its name (by their numbers, they are {table.filter_columns}; expected "
-                f"{self.filter_columns}), so other rows would be read than before. Give them back their names; or, "
-                f"where all rows have been read once, leave snapshotFilter out; or {_START_OVER}"
+                f"a column of {table.description.name.quoted()} that snapshotFilter names was dropped and added "
+                f"again, or another column got its name (column numbers {table.filter_columns}, expected "
+                f"{self.filter_columns}), so the filter would choose other rows than before. Give the columns back "
+                f"their names; or, if all rows have been read once, leave snapshotFilter out; or {_START_OVER}"
             )
 
     def reordered(self, table: Table) -> Baseline:
@@ -134,10 +134,10 @@ class Baseline:
         before, now = (item.split(", ") for item in (self.kept, table.value_columns))
         if self.kept and any(one != other for one, other in zip(before, now, strict=False)):
             raise SchemaChangedError(
-                f"the last rows of {table.description.name.quoted()} that are kept have the values of other columns "
-                f"(by their numbers, {self.kept}; now {table.value_columns}). Either the option columns has changed: "
-                "give it the columns that it named, in their order, and new ones after them. Or while the query was "
-                f"stopped a column was dropped and maybe added again, or got the name of another one: {_START_OVER}"
+                f"the last rows kept of {table.description.name.quoted()} have the values of columns {self.kept} (by "
+                f"their numbers), and the stream now carries columns {table.value_columns}. If the option columns was "
+                "changed, name the earlier columns in their order, and new ones after them. If a column was dropped, "
+                f"added again or renamed while the query was stopped, {_START_OVER}"
             )
         return replace(self, kept=table.value_columns)
 
@@ -145,19 +145,18 @@ class Baseline:
         """Raises where this is another table than the one that the stream began with."""
         if self.table_id != str(table.description.oid):
             raise TableError(
-                f"the stream began with the table whose OID is {self.table_id}, and "
-                f"{table.description.name.quoted()} is {table.description.oid}. Where the former was renamed (SELECT "
-                f"{self.table_id}::regclass), set dbtable to its new name; {IN_ITS_PLACE}; where it was dropped, "
-                f"{_START_OVER}"
+                f"the stream began with the table with OID {self.table_id}, and {table.description.name.quoted()} has "
+                f"OID {table.description.oid}. If the former was renamed (SELECT {self.table_id}::regclass), set "
+                f"dbtable to its new name; {IN_ITS_PLACE}; if it was dropped, {_START_OVER}"
             )
 
     def require_same_key(self, table: Table) -> None:
         """Raises where the key is of other columns, whatever their order and types."""
         if _numbers(self.key_types) != _numbers(table.key_types):
             raise SchemaChangedError(
-                f"the key of {table.description.name.quoted()} is of other columns than when the stream began (their "
-                f"numbers, each with its type's OID, are {table.key_types}; expected {self.key_types}). Give the table "
-                f"the key that it had, or {_START_OVER}"
+                f"the key of {table.description.name.quoted()} has other columns than when the stream began (column "
+                f"numbers with OIDs of types {table.key_types}, expected {self.key_types}). Give the table back its "
+                f"former key, or {_START_OVER}"
             )
 
     def require_same_order(self, table: Table) -> None:
@@ -170,22 +169,21 @@ class Baseline:
             )
         if self.key_types != table.key_types:
             raise SchemaChangedError(
-                f"a column of the key of {table.description.name.quoted()} was given another type, or another column "
-                f"got the name of one (the numbers of its columns, each with its type's OID, are {table.key_types}; "
-                f"expected {self.key_types}), so {_LOST_TRACK}"
+                f"a key column of {table.description.name.quoted()} got another type, or another column got its name "
+                f"(column numbers with OIDs of types {table.key_types}, expected {self.key_types}), so {_LOST_TRACK}"
             )
         rewritten = [name for name in self.redefined(table) if name in table.schema.key]
         if rewritten:
             raise SchemaChangedError(
-                f"column {', '.join(rewritten)} of the key of {table.description.name.quoted()} was given another "
-                "precision, scale, length or expression since the stream was started last, so rows may have got other "
-                f"keys, and {_LOST_TRACK}"
+                f"column {', '.join(rewritten)} of the key of {table.description.name.quoted()} got another "
+                "precision, scale, length or expression since the stream was last started, so rows may have other "
+                f"keys now, and {_LOST_TRACK}"
             )
         if self.collations != table.collations:
             raise SchemaChangedError(
-                f"the key of {table.description.name.quoted()} was given another collation since the stream began "
+                f"the key of {table.description.name.quoted()} got another collation since the stream began "
                 f"({table.collations or 'none'}, expected {self.collations or 'none'}), so its rows are in another "
-                f"order, unless that or its schema was only renamed, and {_LOST_TRACK}"
+                f"order (unless the collation or its schema was only renamed), and {_LOST_TRACK}"
             )
 
     def started(self, table: Table) -> Baseline:

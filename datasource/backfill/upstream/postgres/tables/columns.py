@@ -73,10 +73,10 @@ def require_as_described(table: QualifiedName, columns: Columns, now: Definition
     rewritten = [column.name for column in columns if _may_be_rewritten(column, *now[column.name][1:])]
     if rewritten:
         raise SchemaChangedError(
-            f"column {', '.join(rewritten)} of {table.quoted()} was given another precision, scale, length or "
-            "expression, which may have changed the values of all rows, of which the change log tells nothing. "
-            "Start the query again, and have the rows read again with backfill re-backfill; or, where a column of the "
-            f"key is among them, so that rows may be left under the keys that they had, start over with {FRESH_START}"
+            f"column {', '.join(rewritten)} of {table.quoted()} got another precision, scale, length or expression. "
+            "That may have changed the values of all rows, which the change log does not show. Start the query "
+            "again, and read the rows again with backfill re-backfill; or, if a key column is among them, start over "
+            f"with {FRESH_START}: rows may stay under their old keys"
         )
 
 
@@ -106,19 +106,19 @@ def _may_be_rewritten(column: ColumnDescription, type_oid: int, typmod: int, exp
 
 def lost(table: QualifiedName, columns: Iterable[str]) -> SchemaChangedError:
     return SchemaChangedError(
-        f"column {', '.join(columns)} of {table.quoted()} was dropped, renamed or given another type since "
-        "the query began. Start the query again, without what is gone in the option columns: it goes on with the "
-        "columns of now, and backfill re-backfill reads the rows again that came before. Where that is refused, start "
-        f"over with {FRESH_START}"
+        f"column {', '.join(columns)} of {table.quoted()} was dropped, renamed or given another type since the query "
+        "began. Start the query again, without missing columns in the option columns: it goes on with the current "
+        "columns, and backfill re-backfill reads the earlier rows again. If that is refused, start over with "
+        f"{FRESH_START}"
     )
 
 
 def _another_column(table: QualifiedName, names: Iterable[str]) -> SchemaChangedError:
     return SchemaChangedError(
-        f"column {', '.join(names)} of {table.quoted()} is not the one any more that it was when the query began: it "
-        "was dropped, or dropped and added again, or renamed, so that another one may have its name. The change log "
-        "does not tell what that did to the rows. Where a column of the key is among them, start over with a fresh "
-        "checkpointLocation, onExistingState=restart and an empty sink; else start the query again, and have the rows "
-        "read again with backfill re-backfill. A batch is loaded anew, and a stream with startupMode=snapshot only "
-        "started again"
+        f"column {', '.join(names)} of {table.quoted()} is no longer the column that it was when the query began: it "
+        "was dropped, or dropped and added again, or renamed, and another column may have its name. The change log "
+        "does not show what that did to the rows. If a key column is among them, start over with a fresh "
+        "checkpointLocation, onExistingState=restart and an empty sink; else start the query again, and read the "
+        "rows again with backfill re-backfill. For spark.read, load() again; a stream with startupMode=snapshot only "
+        "has to be started again"
     )

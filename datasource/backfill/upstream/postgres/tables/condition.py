@@ -92,7 +92,7 @@ def require_condition(session: Session, table: KeyedTable, option: str, text: st
         if not (error.sqlstate or "").startswith(_USERS_FAULT):
             raise
         raise OptionsError(
-            f"{option} is {text!r}, which is no condition on a row of {table.name.quoted()}: {_said(error)}"
+            f"{option} is {text!r}, which is not a condition on a row of {table.name.quoted()}: {_said(error)}"
         ) from None
 
 
@@ -125,7 +125,7 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
     # The server has replaced such a word by a value of this moment; compared with a text it is still there.
     taken = _moments(text) - _moments(understood)
     if taken and has_times:
-        raise _not_of_the_row(option, text, f"the server takes '{min(taken)}' for the time at which it is asked")
+        raise _not_of_the_row(option, text, f"the server reads '{min(taken)}' as a time counted from the present")
 
 
 def _moments(condition: str) -> Counter[str]:
@@ -136,8 +136,8 @@ def _moments(condition: str) -> Counter[str]:
 
 def _not_of_the_row(option: str, text: str, found: str) -> OptionsError:
     return OptionsError(
-        f"{option} is {text!r}, which the values of a row do not decide alone: {found}. Leave out subselects, system "
-        "columns, functions of the time or of chance, and what depends on a session's settings, such as its time zone; "
+        f"{option} is {text!r}, which depends on more than a row's values: {found}. Leave out subselects, system "
+        "columns, functions of time or chance, and what depends on a session's settings, such as its time zone; "
         "compare with literals of the column's type"
     )
 

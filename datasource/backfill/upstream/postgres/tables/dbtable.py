@@ -97,7 +97,7 @@ def _parsed(session: Session, dbtable: str) -> tuple[str | None, str]:
     except (psycopg.errors.InvalidParameterValue, psycopg.errors.UntranslatableCharacter):
         raise TableError(
             f"the option dbtable is {dbtable!r}, which is not the name of a table. Write orders, public.orders or, "
-            'where case or other characters matter, "My Schema"."Orders"; a query is not allowed'
+            'with upper case or other characters, "My Schema"."Orders"; a query is not allowed'
         ) from None
     match parts:
         case [name]:
@@ -136,16 +136,16 @@ def _require_usable(table: RelationRow, *, follows: bool) -> None:
         again = "Make it again without UNLOGGED, and attach its partitions to the new one; SET LOGGED does nothing"
         mend = again if table.kind == "p" else f"Run ALTER TABLE {name} SET LOGGED"
         raise TableError(
-            f"{name} is unlogged, so its changes are not in the log. {mend}. A stream that "
-            f"had begun before has missed what was written meanwhile: start over with {FRESH_START}"
+            f"{name} is unlogged, so its changes are not in the log. {mend}. A stream that began before has missed "
+            f"what was written since: start over with {FRESH_START}"
         )
     if table.persistence == "t":
         raise TableError(f"{name} is a temporary table; its changes are not logged, and other sessions cannot read it")
     if table.has_children:
         raise TableError(
-            f"{name} has inheritance children: its rows lie in several tables, over which no key is unique. "
-            "Stream the children one by one, or turn it into a partitioned table. A stream that began before it had "
-            f"any goes on after ALTER TABLE … NO INHERIT {name} for each of them (psql's \\d+ lists them)"
+            f"{name} has inheritance children: its rows lie in several tables, over which no key is unique. Stream "
+            "the children one by one, or turn it into a partitioned table. A stream that began before it had "
+            f"children goes on after ALTER TABLE … NO INHERIT {name} for each of them (psql's \\d+ lists them)"
         )
     _require_rights(table)
 

@@ -120,7 +120,7 @@ def choose_index(
         lacks = f"the index that was the replica identity of {name} has been dropped, {unsaid}"
     else:
         found = next((index for index in indexes if index.primary), None)
-        lacks = f"{name} has no primary key, so its changes cannot be told apart"
+        lacks = f"{name} has no primary key, so changes cannot be matched to rows"
     if found is None:
         raise TableError(f"{lacks}. Run {mend}")
     if not found.immediate:
@@ -151,8 +151,8 @@ def require_never_null(session: Session, table: RelationRow, key: Sequence[str])
         partition = QualifiedName(schema, name).quoted()
         raise TableError(
             f"the key column {column!r} of {table.qualified.quoted()} is NOT NULL, but older rows of {partition} may "
-            "be without it, because the constraint is NOT VALID, and such rows cannot be told apart. Give them a key "
-            f"or delete them, and run ALTER TABLE {partition} VALIDATE CONSTRAINT {quoted(constraint)}"
+            "have nulls in it, because the constraint is NOT VALID, and such rows cannot be followed. Give them a "
+            f"key or delete them, and run ALTER TABLE {partition} VALIDATE CONSTRAINT {quoted(constraint)}"
         )
 
 

@@ -65,7 +65,7 @@ def require_same_decimals(session: Session, table: TableDescription, columns: Se
         others = ", ".join(in_option(name) for name in columns if name not in found)
         raise UnsupportedTypeError(
             f"column {', '.join(found)} of {table.name.quoted()} holds money, and the currency of the database's "
-            f"lc_monetary {own} has {decimals} decimals; expected {DECIMALS_OF_C}, with which a stream reads money. "
+            f"lc_monetary {own} has {decimals} decimals; expected {DECIMALS_OF_C}, by which a stream reads money. "
             f'Leave it out with .option("columns", "{others}"), or make it a number: ALTER TABLE '
-            f"{table.name.quoted()} ALTER COLUMN … TYPE numeric, which writes the table anew under a lock"
+            f"{table.name.quoted()} ALTER COLUMN … TYPE numeric, which rewrites the table under a lock"
         )

@@ -82,7 +82,7 @@ class PartitionWarnings:
         self._locked: set[int] = set()
         """The OIDs of partitions that are new and could not be looked at yet, because somebody had locked them."""
 
-        self._since = "since the query was started last, "
+        self._since = "since the query was last started, "
 
     def report(self, session: Session, partitions: Sequence[Partition]) -> None:
         """Compares `partitions`, those of now, with the ones of before, and logs what the change log does not tell."""
@@ -96,23 +96,22 @@ class PartitionWarnings:
         placed_anew = [after for before, after in kept if after.placed != before.placed]
         placed_anew += self._placed_anew(session, [now[oid] for oid, was in known.items() if not was and oid in now])
         self._say(
-            "was attached with rows in it, or has got them since: those that it had before are not in the change log. "
-            "If there were any, have them read with backfill re-backfill, unless the backfill is still to come to them",
+            "was attached, and has rows: those that it had before are not in the change log. If there were any, read "
+            "them with backfill re-backfill, unless the backfill has not reached them yet",
             [now[oid].name.quoted() for oid, has_rows in come.items() if has_rows],
         )
         self._say(
-            "was detached or dropped: the change log has no deletes of rows that it still had, so the sink keeps those "
-            "that it has",
+            "was detached or dropped: the change log has no deletes for its rows, so the sink keeps them",
             [was.name.quoted() if was else f"with the OID {oid}" for oid, was in gone],
         )
         self._say(
-            "was detached and attached again: what was done to its rows in between is not in the change log. If "
-            "anything was, have them read with backfill re-backfill, which removes none from the sink",
+            "was detached and attached again: changes to its rows in between are not in the change log. If there "
+            "were any, read the rows again with backfill re-backfill, which removes none from the sink",
             [each.name.quoted() for each in placed_anew],
         )
         self._say(
-            "was truncated by itself, or rewritten: of rows that were truncated the change log has no deletes, so the "
-            "sink keeps those that it has",
+            "was truncated by itself, or rewritten: the change log has no deletes for truncated rows, so the sink "
+            "keeps them",
             _truncated([(before, after) for before, after in kept if before.is_leaf]),
         )
         self._known, self._since = {**now}, ""

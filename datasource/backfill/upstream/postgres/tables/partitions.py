@@ -130,14 +130,14 @@ def read_partitions(session: Session, root: TableDescription) -> list[Partition]
             identity = f"USING INDEX {_key_index(session, leaf, key)}" if root.replica_identity == "i" else "DEFAULT"
             logged = ", ".join(leaf.logged) or "nothing"
             problems.append(
-                f"{name} logs of an old row {logged}, expected {'just ' if leaf.told_as_whole else ''}its key "
+                f"{name} logs {logged} of an old row, expected {('just ' if leaf.told_as_whole else '')}its key "
                 f"({', '.join(key)}) or all of it; run ALTER TABLE {name} REPLICA IDENTITY {identity}"
             )
     if problems:
         raise TableError(
             f"the changes of {len(problems)} of {len(leaves)} partitions of {root.name.quoted()} cannot be followed: "
-            f"{'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had begun before "
-            f"has perhaps missed changes, and is not told of them: then start over with {FRESH_START}"
+            f"{'; '.join(problems[:_NAMED])}{('; …' if len(problems) > _NAMED else '')}. A stream that began before "
+            f"may have missed changes without an error: then start over with {FRESH_START}"
         )
     return partitions
 

@@ -77,10 +77,10 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     )
     if sorted_now != collations:
         raise SchemaChangedError(
-            f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
-            f"expected {collations}), so its rows are in another order, and what has been read cannot be told from "
-            "what has not. Give it back the collation that it had, or that its name, if it or its schema was renamed; "
-            f"or, where all rows have been read once, start the query again; or start over with {FRESH_START}"
+            f"the key of {described.name.quoted()} got another collation since the stream began ({sorted_now}, "
+            f"expected {collations}), so its rows are in another order, and it is no longer known which have been "
+            "read. Give the key back its collation, or the collation and its schema back their names; or, if all "
+            f"rows have been read once, start the query again; or start over with {FRESH_START}"
         )
 
 
@@ -106,18 +106,18 @@ def require_same_identity(session: Session, table: Table, asked: Asked, *, all_r
     require_as_described(described.name, table.carried, now, all_read=all_read)
     if not unique:
         raise SchemaChangedError(
-            f"the key ({', '.join(described.key_names)}) of {described.name.quoted()} is not unique any more: its "
-            "primary key or unique index was dropped, has other columns now or was made deferrable, or its columns may "
-            f"be null, so rows cannot be told apart by it. Start over with {FRESH_START}"
+            f"the key ({', '.join(described.key_names)}) of {described.name.quoted()} is no longer unique: its "
+            "primary key or unique index was dropped, has other columns now or was made deferrable, or its columns "
+            f"may be null, so it no longer identifies rows. Start over with {FRESH_START}"
         )
 
 
 def _chosen_by(described: TableDescription, columns: Sequence[str]) -> SchemaChangedError:
     return SchemaChangedError(
-        f"column {', '.join(columns)} of {described.name.quoted()}, by which snapshotFilter chooses rows, was dropped, "
-        "renamed or given another type since the query began. Where it has another name, give it back the one that it "
-        "had; then start the query again. Where it was dropped, what is left of the rows cannot be chosen as those "
-        f"were that have been read: start over with {FRESH_START}"
+        f"column {', '.join(columns)} of {described.name.quoted()}, by which snapshotFilter chooses rows, was "
+        "dropped, renamed or given another type since the query began. If it was renamed, give it back its name, and "
+        "start the query again. If it was dropped, the rows that are left cannot be chosen in the same way: start "
+        f"over with {FRESH_START}"
     )
 
 
@@ -126,16 +126,16 @@ def _another_table(session: Session, described: TableDescription) -> TableError:
     found = session.execute(_NAME, [described.oid]).fetchone()
     if found is None:
         return TableError(
-            f"{name} is not the table any more that the stream began with, which was dropped. Where another one has "
-            f"its name, start over with {FRESH_START}; else end the stream with backfill drop, as its slot keeps log"
+            f"the table that the stream began with, {name}, was dropped. If another table has its name now, start "
+            f"over with {FRESH_START}; else end the stream with backfill drop, because its slot keeps log"
         )
     now = QualifiedName(*found)
     left = (
-        f". But where publicationName names a publication of all tables in schema {described.name.schema} alone, and "
-        f"the table was moved out of that, its changes since then are not in the log: start over with {FRESH_START}"
+        f". But if publicationName names a publication FOR TABLES IN SCHEMA {described.name.schema} alone, the "
+        f"changes since the table left that schema are not in the log: start over with {FRESH_START}"
     )
     return TableError(
-        f"{name} is not the table any more that the stream began with: that is {now.quoted()} by now. Set the option "
-        f"dbtable to {now.quoted()}, and start the query again; it goes on where it stopped"
-        f"{left if now.schema != described.name.schema else ''}"
+        f"{name} is no longer the table that the stream began with, which is {now.quoted()} now. Set the option "
+        f"dbtable to {now.quoted()}, and start the query again; it goes on where it "
+        f"stopped{(left if now.schema != described.name.schema else '')}"
     )

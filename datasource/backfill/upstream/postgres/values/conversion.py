@@ -43,8 +43,8 @@ class _FoundIn(enum.Enum):
     KEY = "Start the query again {instead}"
     ROW = "Mend the row and start the query again; or start it {instead}"
     CHANGE = (
-        "The change stays in the log as it is, also where the row is mended: start the query again {instead}, at least "
-        "until it is past the change"
+        "The change stays in the log, also after the row is mended: start the query again {instead}, at least until "
+        "it is past the change"
     )
 
 
@@ -113,9 +113,9 @@ def _unpacked(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
 
 def _retyped(mapped: MappedColumn, found: str, expected: str) -> SchemaChangedError:
     return SchemaChangedError(
-        f"column {mapped.name!r} was {mapped.declared} when the table was looked at, and is read as {found} now, "
-        f"expected {expected}: it has got another type since. load() the table again, or start the query again. Where "
-        "its type is what it was, run pip install --upgrade adbc-driver-postgresql on the driver and on every executor"
+        f"column {mapped.name!r} was {mapped.declared} when the table was described, and now comes as {found}, "
+        f"expected {expected}: its type was changed since. load() the table again, or start the query again. If its "
+        "type was not changed, run pip install --upgrade adbc-driver-postgresql on the driver and on every executor"
     )
 
 
@@ -163,9 +163,9 @@ def _out_of_range(mapped: MappedColumn, problem: UnreadableTextError, met: _Foun
     if not isinstance(problem, NotUtf8Error):
         instead = f'with .option("customSchema", "{in_option(mapped.name)} STRING"), or {instead}'
     return ValueOutOfRangeError(
-        f"column {mapped.name!r} ({mapped.declared}) holds {problem}, which is no value of {mapped.arrow}. "
-        f"{met.value.format(instead=instead)}. With changelog=full or envelope=upsert, and for a column of the key, "
-        f"another type or choice of columns takes a new stream: {FRESH_START}"
+        f"column {mapped.name!r} ({mapped.declared}) holds {problem}, which {mapped.arrow} cannot represent. "
+        f"{met.value.format(instead=instead)}. With changelog=full or envelope=upsert, and for a key column, another "
+        f"type or choice of columns needs a new stream: {FRESH_START}"
     )
 
 
