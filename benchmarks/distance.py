@@ -82,8 +82,8 @@ class Way(Proxy):
         self._under_way[target].put((time.monotonic() + self._late, data))
 
     def _arrive(self, target: socket.socket) -> None:
-        while (said := self._under_way[target].get()) is not None:
-            at, data = said
+        while (arriving := self._under_way[target].get()) is not None:
+            at, data = arriving
             time.sleep(max(0.0, at - time.monotonic()))
             with suppress(OSError):
                 target.sendall(data)

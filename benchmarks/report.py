@@ -67,8 +67,8 @@ def ratios(title: str, results: Results, comparisons: Sequence[Comparison]) -> T
 
 def where(title: str, results: Results, parts: Sequence[str]) -> Table:
     """Where the time of the contenders went, for those that tell: medians, in milliseconds."""
-    telling = [name for name, runs in results.runs.items() if set(parts) <= set(runs[0].parts)]
-    found = {name: {part: results.part(name, part).median * 1000 for part in parts} for name in telling}
+    divided = [name for name, runs in results.runs.items() if set(parts) <= set(runs[0].parts)]
+    found = {name: {part: results.part(name, part).median * 1000 for part in parts} for name in divided}
     rows = [(name, *(f"{of[part]:.0f}" for part in parts)) for name, of in found.items()]
     return Table(title, ("milliseconds", *parts), rows, values={"milliseconds": found})
 

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status or 0
 
 
-def _tell(given: argparse.Namespace) -> None:
+def _set_control(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
     with changing(folder):
         _folder_of(given)  # While another `backfill` had the lock, the stream may have been dropped.
@@ -87,7 +87,7 @@ def _tell(given: argparse.Namespace) -> None:
         if control.holds_up_more(before):
             require_batches(folder)
         keep_control(folder, control)
-    _say(f"from the next batch on: {control.summary() or 'the snapshot is read without a throttle'}")
+    _print(f"from the next batch on: {control.summary() or 'the snapshot is read without a throttle'}")
 
 
 def _changed(control: Control, given: argparse.Namespace) -> Control:
@@ -103,7 +103,7 @@ def _again(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
     if given.stop and (given.first or given.last):
         raise OptionsError("--stop ends all requests; leave out --from and --to")
-    _say(ask_to_stop(folder) if given.stop else ask_again(folder, given.first, given.last))
+    _print(ask_to_stop(folder) if given.stop else ask_again(folder, given.first, given.last))
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -114,11 +114,11 @@ def _doctor(given: argparse.Namespace) -> int:
     options = parse({"stateDir": "/stateDir", **further, **named}, streaming=True)
     findings = examined(options)
     for finding in findings:
-        _say(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
+        _print(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
         if finding.mend:
-            _say(f"    {finding.mend};")
+            _print(f"    {finding.mend};")
     refuses = any(finding.refuses for finding in findings)
-    _say(f"{options.dbtable or options.path}: a stream would {'be refused' if refuses else 'begin'}")
+    _print(f"{options.dbtable or options.path}: a stream would {'be refused' if refuses else 'begin'}")
     return int(refuses)
 
 
@@ -150,7 +150,7 @@ def _status(given: argparse.Namespace) -> None:
         at = watching.pace(now, time.monotonic())
         text = json.dumps(as_json(now, at)) if given.json else drawn(now, at, _window(), time.time())
         # Goes to the corner, clears each line behind its text, then all below: so nothing flickers.
-        _say("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[K\x1b[J" if live else text)
+        _print("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[K\x1b[J" if live else text)
         if not given.watch:
             return
         time.sleep(WATCH_INTERVAL)
@@ -162,7 +162,7 @@ def _window() -> Window:
     return Window(shutil.get_terminal_size().columns, coloured, plain)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     try:
         print(text, flush=True)  # noqa: T201 - a command-line tool
     except OSError as error:
@@ -172,13 +172,13 @@ def _say(text: str) -> None:
 
 def _drop(given: argparse.Namespace) -> None:
     for sentence in drop(_folder_of(given), staging_dir=given.staging_dir, url=given.url, user=given.user):
-        _say(sentence)
+        _print(sentence)
 
 
 _RUN: Final[Mapping[str, Callable[[argparse.Namespace], int | None]]] = {
     "drop": _drop,
     "status": _status,
-    **dict.fromkeys(CONTROLS, _tell),
+    **dict.fromkeys(CONTROLS, _set_control),
     "re-backfill": _again,
     "doctor": _doctor,
 }

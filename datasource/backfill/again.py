@@ -47,7 +47,7 @@ class RequestQueue:
         """Why the stream takes nothing again, whatever it is asked for; empty where it may."""
 
         self._refused: set[str] = set()
-        self._said_never = False
+        self._logged_never = False
 
     def next_up(self, begin: Barrier, lost: tuple[KeyRange, ...], control: Control) -> Again | None:
         """What the batch after `begin` takes again: the request that is under way, else the next one that waits, else
@@ -90,8 +90,8 @@ class RequestQueue:
         return self._upstream.range_of(request.first, request.last)
 
     def _pass_over(self, stream: str, control: Control) -> None:
-        if control.pending(stream, None) and not self._said_never:
-            self._said_never = True
+        if control.pending(stream, None) and not self._logged_never:
+            self._logged_never = True
             logger.warning("requests to read rows again were refused: %s", self.why_never)
 
 

@@ -100,7 +100,7 @@ class ChangeCounter:
     ) -> None:
         self._read, self._keep = read, keep
         self._counts: Counts | None = None
-        self._said_unkept = False
+        self._logged_unkept = False
 
     def begin(self, stream: str, since: int) -> None:
         """Goes on with the counts that were kept of this stream; if there are none, counting begins at `since`."""
@@ -132,11 +132,11 @@ class ChangeCounter:
         try:
             self._keep(counts)
         except OSError as error:
-            if not self._said_unkept:
+            if not self._logged_unkept:
                 logger.warning("what has been counted is not kept: %s", error)
-            self._said_unkept = True
+            self._logged_unkept = True
         else:
-            self._said_unkept = False
+            self._logged_unkept = False
 
     def figures(self) -> dict[str, int | str]:
         return {} if self._counts is None else counted(self._counts)

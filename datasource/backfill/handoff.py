@@ -174,9 +174,9 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
     both = [field for field in columns if field.name in there]
     retyped = [field for field in both if not widens(field.type, found.field(field.name).type)]
     if retyped:
-        told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
+        types = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
         raise SchemaChangedError(
-            f"a file of epoch {number} was staged when column {told}. Until that batch is done, give it back that "
+            f"a file of epoch {number} was staged when column {types}. Until that batch is done, give it back that "
             "type, in the table or with the former customSchema; or leave it out with the option columns, if the "
             f"sink can do without its values in that batch; or start over with {FRESH_START}"
         )

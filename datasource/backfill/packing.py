@@ -84,8 +84,8 @@ class _Packed:
 
     def _write(self) -> None:
         begin, self._written = self._written, self._written + sum(batch.num_rows for batch in self.held)
-        told = f"{begin} {self._written} {self._schema}".encode()
-        name = _name(len(self.names), f"-{zlib.crc32(told)}" if self._made_again else "")
+        content = f"{begin} {self._written} {self._schema}".encode()
+        name = _name(len(self.names), f"-{zlib.crc32(content)}" if self._made_again else "")
         self._files.write(name, self._schema, self.held, lasts=not self._made_again)
         self.names.append(name)
         self.held, self.size = [], 0

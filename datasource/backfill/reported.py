@@ -77,10 +77,10 @@ def distinctly_named(sources: Iterable[SourceReport]) -> list[SourceReport]:
     """
     met: Counter[str] = Counter()
     found = []
-    for said in sources:
-        met[said.table] += 1
-        number = met[said.table]
-        found.append(said if number == 1 else replace(said, table=f"{said.table}#{number}"))
+    for report in sources:
+        met[report.table] += 1
+        number = met[report.table]
+        found.append(report if number == 1 else replace(report, table=f"{report.table}#{number}"))
     return found
 
 
@@ -155,7 +155,7 @@ class StreamProgress:
 
 
 def _facts(of: SourceReport) -> str:
-    told = f" ({of.control})" if of.control else ""
+    control = f" ({of.control})" if of.control else ""
     left = "" if not of.snapshot_rows_left else f", about {of.snapshot_rows_left:,} to go"
     again = "" if of.again_rows is None else f", {of.again_rows:,} rows read again"
-    return f"phase {of.phase}{told}, {of.snapshot_rows:,} rows read{left}{again}"
+    return f"phase {of.phase}{control}, {of.snapshot_rows:,} rows read{left}{again}"

@@ -26,13 +26,13 @@ def short_of_memory(found: str) -> DriverError:
     )
 
 
-def scarcity(error: Exception, told: str = "") -> DriverError | None:
+def scarcity(error: Exception, shown: str = "") -> DriverError | None:
     """The error that says what the process has to be given more of; None where `error` has another cause.
 
-    `told`: what to show in place of the error's own text, if that is not to be shown.
+    `shown`: what to show in place of the error's own text, if that is not to be shown.
     """
     text = str(error) or type(error).__name__
-    found = told or text
+    found = shown or text
     if isinstance(error, MemoryError):
         return short_of_memory(found)
     if isinstance(error, ImportError):

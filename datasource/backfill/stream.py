@@ -118,11 +118,11 @@ class Stream:
             return {**table, "phase": "starting", **self._control.figures()}
         waits = self._requests.has_pending(stands.named.stream, stands.again, self._control)
         follows = phase(stands.progress, stands.again) == "changes" and not waits
-        told = {} if follows else self._control.figures()
+        control = {} if follows else self._control.figures()
         lag = self._lag(stands.epoch).figures()
         state = {} if self._last_rows is None else self._last_rows.figures()
         at = figures(stands.progress, stands.again)
-        return {**table, **at, **told, **self._counting.figures(), **lag, **state}
+        return {**table, **at, **control, **self._counting.figures(), **lag, **state}
 
     def _lag(self, epoch: Epoch | None) -> Lag:
         """How far the stream is behind at this epoch. A snapshot-only stream has nothing that it could be behind."""

@@ -89,20 +89,20 @@ def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
             f"DuckDB storage version {versions[1]}",
             f"DuckDB storage versions {versions[2]} (duckdb {duckdb.__version__})",
         )
-    if _says(text, _LOCKED):
+    if _has_any(text, _LOCKED):
         holder = _HOLDER.search(text)
         return StateBusyError(path, None if holder is None else int(holder[1]))
     # What a log does that does not belong to its file may look like a conflict.
-    if _says(text, _TAKEN_HERE) and _REPLAYING not in text:
+    if _has_any(text, _TAKEN_HERE) and _REPLAYING not in text:
         return StateBusyError(path, os.getpid())
     if _NONE_LEFT in text:
         return StateNoMemoryLeftError(path, _first_line(text))
-    if isinstance(error, duckdb.OutOfMemoryException) or _says(text, _NO_MEMORY):
+    if isinstance(error, duckdb.OutOfMemoryException) or _has_any(text, _NO_MEMORY):
         return StateMemoryError(path, _first_line(text))
     # Before damage: what DuckDB says of a disk must not cost anybody the file.
-    if _says(text, _UNWRITABLE):
+    if _has_any(text, _UNWRITABLE):
         return StateUnwritableError(path, _first_line(text))
-    if isinstance(error, duckdb.SerializationException) or _says(text, _DAMAGED):
+    if isinstance(error, duckdb.SerializationException) or _has_any(text, _DAMAGED):
         return StateDamagedError(path, _first_line(text))
     return None
 
@@ -136,7 +136,7 @@ def explaining(path: Path) -> Iterator[None]:
         raise KeyboardInterrupt from error
 
 
-def _says(text: str, signs: tuple[str, ...]) -> bool:
+def _has_any(text: str, signs: tuple[str, ...]) -> bool:
     return any(sign in text for sign in signs)
 
 

@@ -138,8 +138,8 @@ def described(value: object) -> str:
 def differences(stored: DataclassInstance, given: DataclassInstance) -> str:
     """How two identities or layouts differ; empty where they are equal."""
     pairs = ((item.name, getattr(stored, item.name), getattr(given, item.name)) for item in fields(stored))
-    told = ((name, *_apart(old, new)) for name, old, new in pairs if old != new)
-    return "; ".join(f"{name}: stored {described(old)}, given {described(new)}" for name, old, new in told)
+    differences = ((name, *_apart(old, new)) for name, old, new in pairs if old != new)
+    return "; ".join(f"{name}: stored {described(old)}, given {described(new)}" for name, old, new in differences)
 
 
 def _apart(old: object, new: object) -> tuple[object, object]:

@@ -64,8 +64,8 @@ def _changes(counts: Counts) -> list[str]:
 
 
 def _facts(of: Status, now: float) -> list[str]:
-    told = of.control.summary() if of.phase != "changes" or of.waiting else ""
-    facts = [f"phase {of.phase}{f' ({told})' if told else ''}", f"{of.first.rows:,} rows read"]
+    control = of.control.summary() if of.phase != "changes" or of.waiting else ""
+    facts = [f"phase {of.phase}{f' ({control})' if control else ''}", f"{of.first.rows:,} rows read"]
     if of.again is not None:
         facts.append(f"{of.again.rows:,} rows read again")
     if of.waiting:

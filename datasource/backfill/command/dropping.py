@@ -51,19 +51,19 @@ def _drop(folder: Path, staging_dir: str, url: str, user: str) -> list[str]:
     staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
     _require_reachable(staged.values())
     named = ", ".join(_detached(options, identity.properties) if placed else ())
-    with _telling(f"dropped {named}; staged chunks are left" if named else "staged chunks are left"):
+    with _rewording(f"dropped {named}; staged chunks are left" if named else "staged chunks are left"):
         emptied = [place for place, staging in staged.items() if staging.forget_all()]
     with suppress(OSError):  # Where it was not made, or holds what is not the stream's.
         Path(usual).rmdir()
     _forget_state(folder)
-    said = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
-    said += [f"removed its staged chunks from {place}" for place in emptied]
+    lines = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
+    lines += [f"removed its staged chunks from {place}" for place in emptied]
     if options.staging_dir not in emptied:
-        said.append(
+        lines.append(
             f"found no staged chunks of it in {options.staging_dir}; if it had another stagingDir, remove the folder "
             f"{identity.stream_id} there"
         )
-    return said
+    return lines
 
 
 def _recorded(folder: Path) -> StreamIdentity:
@@ -82,7 +82,7 @@ def _recorded(folder: Path) -> StreamIdentity:
 
 def _require_reachable(staged: Iterable[Staging]) -> None:
     """Raises, before anything is dropped, where a store that may hold chunks does not answer."""
-    with _telling("nothing was dropped"):
+    with _rewording("nothing was dropped"):
         for staging in staged:
             staging.of_batch(0).manifest()
 
@@ -101,7 +101,7 @@ def _forget_state(folder: Path) -> None:
 
 
 @contextmanager
-def _telling(done: str) -> Iterator[None]:
+def _rewording(done: str) -> Iterator[None]:
     """Rewords errors about staged chunks, which tell how to go on with the query: now it is not to go on."""
     try:
         yield

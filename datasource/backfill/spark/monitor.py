@@ -41,9 +41,9 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     recent = query.recentProgress
     if recent and not reads(recent[-1]):
         raise ValueError("the query reads nothing from the backfill source")
-    told = [(_seconds(each), [said for _, said in found]) for each in recent if (found := reports(each))]
-    of = _chosen(told[-1][1], table) if told else None
-    began = [(at, said) for at, found in told for said in found if of and said.table == of.table]
+    reported = [(_seconds(each), [report for _, report in found]) for each in recent if (found := reports(each))]
+    of = _chosen(reported[-1][1], table) if reported else None
+    began = [(at, report) for at, found in reported for report in found if of and report.table == of.table]
     waits = bool(recent) and _waits(query, recent[-1])
     return StreamProgress(
         query=query.name or str(query.id),
@@ -62,8 +62,8 @@ def reports(of: StreamingQueryProgress) -> list[tuple[Any, SourceReport]]:
     runs again after a restart it asks none of them, and nothing is reported.
     """
     asked = [(source, SourceReport.of(source.latestOffset)) for source in of.sources]
-    found = [(source, said) for source, said in asked if said is not None]
-    return list(zip([source for source, _ in found], distinctly_named(said for _, said in found), strict=True))
+    found = [(source, report) for source, report in asked if report is not None]
+    return list(zip([source for source, _ in found], distinctly_named(report for _, report in found), strict=True))
 
 
 def reads(of: StreamingQueryProgress) -> bool:
@@ -80,10 +80,10 @@ def _is_ours(offset: str | None) -> bool:
 
 
 def _chosen(found: Sequence[SourceReport], table: str) -> SourceReport:
-    named = [said for said in found if table in ("", said.table)]
+    named = [report for report in found if table in ("", report.table)]
     if len(named) == 1:
         return named[0]
-    tables = ", ".join(said.table for said in found)
+    tables = ", ".join(report.table for report in found)
     raise ValueError(f"the query reads {tables}; name one of them as table")
 
 

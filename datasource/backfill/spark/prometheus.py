@@ -145,7 +145,8 @@ class PrometheusListener(StreamingQueryListener):
             query.batches += 1
             query.duration = of.batchDuration / 1000
             if found:  # A table that was renamed goes on under its new name.
-                query.tables = {name: query.tables[name] for _, said in found if (name := said.table) in query.tables}
+                names = [report.table for _, report in found]
+                query.tables = {name: query.tables[name] for name in names if name in query.tables}
             for source, reported in found:
                 table = query.tables.setdefault(reported.table, _Table(reported))
                 table.reported = reported

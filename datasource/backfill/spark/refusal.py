@@ -27,10 +27,10 @@ def without_traceback(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            said = _said(error)
-            if said is None:
+            shown = _shown(error)
+            if shown is None:
                 raise
-            raise said.with_traceback(None) from None
+            raise shown.with_traceback(None) from None
 
     return wrapper
 
@@ -43,18 +43,18 @@ def yielding_without_traceback(function: Callable[P, Iterator[T]]) -> Callable[P
         try:
             yield from function(*args, **kwargs)
         except Exception as error:
-            said = _said(error)
-            if said is None:
+            shown = _shown(error)
+            if shown is None:
                 raise
-            raise said.with_traceback(None) from None
+            raise shown.with_traceback(None) from None
 
     return wrapper
 
 
-def _said(error: Exception) -> Exception | None:
+def _shown(error: Exception) -> Exception | None:
     """The error that a user is shown in place of this one; None where it is nothing of ours."""
     # By name: the state store has errors of its own, and must not be imported in every Spark session.
-    said = error if type(error).__module__.startswith("backfill") else scarcity(error)
-    if said is not None:
+    shown = error if type(error).__module__.startswith("backfill") else scarcity(error)
+    if shown is not None:
         logger.debug("raised here", exc_info=error)
-    return said
+    return shown

@@ -74,7 +74,7 @@ class Record:
         self._clock = clock
         self._written: Barrier | None = None
         self._written_at = 0.0
-        self._said_busy = False
+        self._logged_busy = False
 
     @contextmanager
     def _open(self) -> Iterator[ProgressStore]:
@@ -214,11 +214,11 @@ class Record:
                 self._require_still_own(store, barrier)
                 store.commit(recorded.committed(barrier, self._moved(store, barrier.progress)))
         except StateBusyError as error:
-            if not self._said_busy:  # A stream that has nothing to read looks again at once.
+            if not self._logged_busy:  # A stream that has nothing to read looks again at once.
                 logger.warning("progress could not be recorded yet, and will be later: %s", error)
-            self._said_busy = True
+            self._logged_busy = True
             return False
-        self._written, self._written_at, self._said_busy = barrier, self._clock(), False
+        self._written, self._written_at, self._logged_busy = barrier, self._clock(), False
         return True
 
     def _require_still_own(self, store: ProgressStore, barrier: Barrier) -> None:

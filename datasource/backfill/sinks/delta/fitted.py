@@ -49,15 +49,15 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
 def _cast(values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[Any]:
     if pa.types.is_decimal128(wanted) and is_text(values.type):
         return _decimals(values.chunks, wanted)
-    return values.cast(_told_exactly(values.type, wanted)).cast(wanted)
+    return values.cast(_exactly(values.type, wanted)).cast(wanted)
 
 
-def _told_exactly(kind: Any, wanted: Any) -> Any:
+def _exactly(kind: Any, wanted: Any) -> Any:
     """The type, with text in place of decimals that become floats: from a decimal, Arrow (26) does not always find the
     nearest float.
     """
     if pa.types.is_list(kind) and pa.types.is_list(wanted):
-        return pa.list_(kind.value_field.with_type(_told_exactly(kind.value_type, wanted.value_type)))
+        return pa.list_(kind.value_field.with_type(_exactly(kind.value_type, wanted.value_type)))
     return pa.string() if pa.types.is_floating(wanted) and pa.types.is_decimal(kind) else kind
 
 
@@ -76,10 +76,10 @@ def _overflows(values: Any, found: Any) -> bool:
         return False
     infinite = values.filter(pc.fill_null(pc.is_inf(found), False))
     if pa.types.is_floating(infinite.type):
-        said = pc.is_inf(infinite)
+        infinite_before = pc.is_inf(infinite)
     else:
-        said = pc.match_substring(infinite.cast(pa.large_string()), "inf", ignore_case=True)
-    return not pc.all(said, min_count=0).as_py()
+        infinite_before = pc.match_substring(infinite.cast(pa.large_string()), "inf", ignore_case=True)
+    return not pc.all(infinite_before, min_count=0).as_py()
 
 
 def _may_lose(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -58,7 +58,7 @@ def record(query: str, now: AppliedBatch, after: int) -> CommitProperties:
     """What the commit of this batch notes; `after` is the version of the table that the batch is merged into."""
     # In a table whose transactions expire, Spark keeps none that does not say when it was written.
     written = time.time_ns() // 1_000_000
-    transactions = [Transaction(name, version, written) for name, version in _told(query, now, after).items()]
+    transactions = [Transaction(name, version, written) for name, version in _versions(query, now, after).items()]
     return CommitProperties(app_transactions=transactions, custom_metadata=commit_properties(query))
 
 
@@ -70,7 +70,7 @@ def forgotten(query: str, after: int) -> CommitProperties:
 def is_forgotten(table: DeltaTable, query: str, after: int) -> bool:
     """Whether the table notes by now that the query begins anew after that version."""
     table.update_incremental()
-    return noted(table, query) == list(_told(query, _NO_BATCH, after).values())
+    return noted(table, query) == list(_versions(query, _NO_BATCH, after).values())
 
 
 def noted(table: DeltaTable, query: str) -> list[int | None]:
@@ -83,7 +83,7 @@ def merged_after(table: DeltaTable, query: str) -> int | None:
     return table.transaction_version(f"{query}/after")
 
 
-def _told(query: str, now: AppliedBatch, after: int) -> dict[str, int]:
+def _versions(query: str, now: AppliedBatch, after: int) -> dict[str, int]:
     """What is noted of a batch, by the names under which it is noted."""
     values = (now.batch_id, now.rows, now.version, now.sequence, now.timestamp, after)
     return {name: -1 if value is None else value for name, value in zip(_names(query), values, strict=True)}

@@ -62,9 +62,9 @@ class SparkTimes:
             with files.open(location) as opened:
                 wrong = _wrong(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us"))
             if wrong:
-                said, setting = wrong
+                found, setting = wrong
                 raise TableError(
-                    f"the file {location} of the Delta table {table.table_uri} was written by Spark with {said}, "
+                    f"the file {location} of the Delta table {table.table_uri} was written by Spark with {found}, "
                     f"which deltalake would change. Rewrite the table with Spark's setting {setting}, as by INSERT "
                     f"OVERWRITE delta.`{table.table_uri}` SELECT * FROM delta.`{table.table_uri}`; and use that "
                     "setting in all other writers of the table, as for OPTIMIZE"
@@ -104,17 +104,17 @@ def _doubtful(table: DeltaTable, names: list[str]) -> Iterator[str]:
 def _wrong(file: pq.ParquetFile) -> tuple[str, str] | None:
     """What is in the file that a MERGE would change, and the setting under which Spark writes none."""
     if _any(file, _are_far, "INT96"):
-        said = "times before 1678 or after 2261 in Parquet's INT96"
-        return said, "spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
+        found = "times before 1678 or after 2261 in Parquet's INT96"
+        return found, "spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
     if any(_is_old(file, *calendar) for calendar in _CALENDARS):
-        said = "days before 15 October 1582, or times before 1900, by the calendar of before Spark 3"
-        return said, "spark.sql.parquet.datetimeRebaseModeInWrite = CORRECTED, and int96RebaseModeInWrite alike"
+        found = "days before 15 October 1582, or times before 1900, by the calendar of before Spark 3"
+        return found, "spark.sql.parquet.datetimeRebaseModeInWrite = CORRECTED, and int96RebaseModeInWrite alike"
     return None
 
 
 def _is_old(file: pq.ParquetFile, kinds: tuple[str, ...], mark: bytes, versions: tuple[bytes, ...]) -> bool:
-    said = file.metadata.metadata or {}
-    is_marked = mark in said or said.get(_VERSION, b"").startswith(versions)
+    metadata = file.metadata.metadata or {}
+    is_marked = mark in metadata or metadata.get(_VERSION, b"").startswith(versions)
     return is_marked and _any(file, _are_early, *kinds)
 
 

@@ -49,7 +49,7 @@ _REFUSED: Final = {
 _PLANNED_BEFORE: Final = Kind("plpgsql_param_eval_recfield", "does not match that when preparing the plan")
 """A trigger has a plan of this session from before a column got another type; a new session has none."""
 
-_TOLD_BY_KIND: Final = {
+_ADVICE_BY_KIND: Final = {
     NO_SUCH_LABEL: (
         "the type of a column of the sink's table lacks a label that the batch has. Run ALTER TYPE … ADD VALUE there, "
         "and start the query again"
@@ -67,7 +67,7 @@ _TOLD_BY_KIND: Final = {
         "makes one for all other rows), and start the query again"
     ),
 }
-_TOLD: Final = {
+_ADVICE: Final = {
     LOCKED: (
         "another session holds a lock on the sink's table or on a row of it, as ALTER TABLE, CREATE INDEX and UPDATE "
         "do until their transaction ends. SELECT pid, mode, relation::regclass, wait_event FROM pg_locks LEFT JOIN "
@@ -131,9 +131,9 @@ def about_target(failure: Failure) -> BackfillError | None:
         )
     if failure.is_of(_PLANNED_BEFORE):
         return ConnectionLostError(f"{message}: a trigger of the sink's table needs a new session to see its columns")
-    told = next((text for kind, text in _TOLD_BY_KIND.items() if failure.is_of(kind)), _TOLD.get(state))
-    if told is not None:
-        return _ERRORS.get(state, TableError)(f"{message}: {told}")
+    advice = next((text for kind, text in _ADVICE_BY_KIND.items() if failure.is_of(kind)), _ADVICE.get(state))
+    if advice is not None:
+        return _ERRORS.get(state, TableError)(f"{message}: {advice}")
     if state in _REFUSED:
         return DatabaseSetupError(f"the database refused a statement on the sink's table: {message}{_REFUSED[state]}")
     return None

@@ -79,9 +79,9 @@ def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
 def _kept(properties: Mapping[str, Any], uri: str) -> Iterator[Finding]:
     kept = {name: str(properties.get(name) or default) for name, default in _RETENTION.items()}
     longer = ", ".join(f"'{name}' = 'interval 60 days'" for name in kept)
-    said = " and ".join(f"{name} is {re.sub('^interval ', '', value)}" for name, value in kept.items())
+    durations = " and ".join(f"{name} is {re.sub('^interval ', '', value)}" for name, value in kept.items())
     yield Finding(
-        f"{said}: after a stop of more than the shorter of the two, changes may be gone",
+        f"{durations}: after a stop of more than the shorter of the two, changes may be gone",
         f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({longer})",
         refuses=False,
     )

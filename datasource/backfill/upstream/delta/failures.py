@@ -91,8 +91,8 @@ _OF_DEFINITION: Final = re.compile(r"[^'\"]*Unsupported(?:: Table contains| Delt
 def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
     # The time that a request took, and numbers in its URL, must not be taken for the status of an answer.
-    said = _without_rows(error)
-    text, shown = _REQUEST.sub("", said), _shown(said)
+    full = _without_rows(error)
+    text, shown = _REQUEST.sub("", full), _shown(full)
     lacking = scarcity(error, shown) or _lacking(text, uri)
     if lacking is not None:
         return lacking
@@ -106,7 +106,7 @@ def translated(error: Exception, uri: str) -> BackfillError:
         return of_table
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         return UnknownFeatureError(f"the Delta table {uri} {UNKNOWN}: {shown}. Try a newer release of it")
-    answer = text if _REQUEST.search(said) or _OF_STORE.search(text) else ""
+    answer = text if _REQUEST.search(full) or _OF_STORE.search(text) else ""
     if _DENIED.search(text) or _FORBIDDEN.search(answer):
         return DatabaseSetupError(
             f"the storage of {uri} refused the access: {shown}. Credentials come from the environment of the driver "

@@ -19,14 +19,14 @@ _ELSEWHERE: Final = re.compile(r"No suitable object store found for (\S+/)")
 def unusable(text: str, uri: str, shown: str) -> BackfillError | None:
     """The error for what `deltalake` finds in the table itself, and somebody can mend; None for any other text."""
     # Behind a quotation mark may be the value of a row, which says nothing of the table.
-    said = re.split(r"['\"]", text, maxsplit=1)[0]
-    if _CONSTRAINED in said:
+    unquoted = re.split(r"['\"]", text, maxsplit=1)[0]
+    if _CONSTRAINED in unquoted:
         return TableError(
             f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE "
             f"delta.`{uri}` DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again. If a "
             "column is generated, the batch needs it too, with the value of its expression"
         )
-    if _NO_CHECKPOINT in said:
+    if _NO_CHECKPOINT in unquoted:
         return TableError(
             f"the log of the Delta table {uri} names a missing checkpoint: {shown}. Restore it; or, if the log still "
             "begins with version 0 or with an older checkpoint, remove its file _last_checkpoint, which only saves "
@@ -39,7 +39,7 @@ def unusable(text: str, uri: str, shown: str) -> BackfillError | None:
             f"UPDATE delta.`{uri}` SET `{column[1]}` = `{column[1]}`; a source may leave it out with the option "
             "columns"
         )
-    if _MANAGED in said:
+    if _MANAGED in unquoted:
         return UnknownFeatureError(
             f"a catalog manages the Delta table {uri} (feature catalogManaged): only the catalog may know the latest "
             "commits, and this source reads a table by its files. Name a copy in its own folder that no catalog "
@@ -50,7 +50,7 @@ def unusable(text: str, uri: str, shown: str) -> BackfillError | None:
             f"the Delta table {uri} {UNKNOWN}: the feature {', '.join(features)}. Try a newer release of it, or run "
             f"{dropping(uri, features)}; or name another table"
         )
-    if (store := _ELSEWHERE.search(said)) is not None:
+    if (store := _ELSEWHERE.search(unquoted)) is not None:
         return TableError(
             f"files of the Delta table {uri} are in {store[1]}, as those of a shallow clone may be, and deltalake "
             "only reads files in the table's own store. If it is the same store under another name, as s3a:// and "

@@ -178,5 +178,5 @@ class _CommitFiles:
 def _there(kind: Kind, batch: pa.RecordBatch) -> pa.Array[Any]:
     if kind is not Kind.FEED:
         return pa.repeat(pa.scalar(kind is Kind.ADDED), batch.num_rows)
-    said = batch.column(_CHANGE_TYPE).cast(pa.string())  # Arrow does not look up string views.
-    return pc.is_in(said, pa.array(["insert", "update_postimage"]))
+    change_types = batch.column(_CHANGE_TYPE).cast(pa.string())  # Arrow does not look up string views.
+    return pc.is_in(change_types, pa.array(["insert", "update_postimage"]))

@@ -83,9 +83,9 @@ class Commit:
 def actions(content: bytes) -> Iterator[tuple[str, Any]]:
     """The actions in a commit's file, in their order, each with its kind; they are by file, and not by row."""
     for line in content.splitlines():
-        said: dict[str, Any] = json.loads(line) if line.strip() else {}
+        line_actions: dict[str, Any] = json.loads(line) if line.strip() else {}
         # A writer may name all kinds in each line, with null for those that it is none of.
-        yield from ((kind, action) for kind, action in said.items() if action is not None)
+        yield from ((kind, action) for kind, action in line_actions.items() if action is not None)
 
 
 def parsed(version: int, content: bytes, modified: int) -> Commit:
@@ -103,10 +103,10 @@ def parsed(version: int, content: bytes, modified: int) -> Commit:
             case "metaData":
                 definition = _definition(action)
             case "commitInfo":
-                said = action.get("inCommitTimestamp") or action.get("timestamp")
+                millis = action.get("inCommitTimestamp") or action.get("timestamp")
                 # Only inCommitTimestamp is one of Delta's: writers are free in the rest, which may be a text.
-                if said and isinstance(said, int | float):
-                    timestamp, dated = 1000 * int(said), True
+                if millis and isinstance(millis, int | float):
+                    timestamp, dated = 1000 * int(millis), True
     # Where a commit has files of the feed, these have all of its changes.
     return Commit(version, timestamp, dated, tuple(written or rewritten), definition)
 

@@ -35,17 +35,17 @@ def statistics(table: DeltaTable, actions: pa.Table, name: str, *kinds: str) -> 
     Nor is it known where a field of a struct comes under the same name.
     """
     [stored] = stored_names(table, [name])
-    return [_said(actions, f"{kind}.{stored}") for kind in kinds]
+    return [_statistic(actions, f"{kind}.{stored}") for kind in kinds]
 
 
-def _said(actions: pa.Table, name: str) -> pa.ChunkedArray[Any] | None:
+def _statistic(actions: pa.Table, name: str) -> pa.ChunkedArray[Any] | None:
     return actions[name] if actions.column_names.count(name) == 1 else None
 
 
 def ends(table: DeltaTable, column: KeyColumn) -> tuple[Any, Any]:
     """The least and the greatest value in each file; null where it is not known."""
     actions = pa.table(table.get_add_actions(flatten=True))
-    partition = _said(actions, f"partition.{column.name}")
+    partition = _statistic(actions, f"partition.{column.name}")
 
     def found(known: pa.ChunkedArray[Any] | None) -> Any:
         known = partition if known is None else known

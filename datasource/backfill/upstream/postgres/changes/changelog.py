@@ -72,7 +72,7 @@ class ChangeLog:
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
         self.kept = KeptChanges()
         self._reported: set[str] = set()
-        self._untold = PartitionWarnings(table.description, begun.known_partitions, begun.partitions_listed_in)
+        self._partitions = PartitionWarnings(table.description, begun.known_partitions, begun.partitions_listed_in)
         self._published: Published | None = None
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes are known to be lost, because the slot no longer has them."""
@@ -245,7 +245,7 @@ class ChangeLog:
         """Refuses alterations that concern emitted rows but are not in the log; reports those of partitions."""
         require_same_identity(session, self._table, asked.identity, all_read=all_read)
         if self._table.description.partitioned:
-            self._untold.report(session, read_partitions(session, self._table.description))
+            self._partitions.report(session, read_partitions(session, self._table.description))
 
     def report_carried(self) -> None:
         """Logs which columns were redefined since the last start, and which were added since the stream began."""

@@ -33,7 +33,7 @@ from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.session.connection import Connector, Session
 from backfill.upstream.postgres.session.failures import about_slot, translating
 from backfill.upstream.postgres.session.server import require_log_of
-from backfill.upstream.postgres.tables.partitions import tells_keys_as_rows
+from backfill.upstream.postgres.tables.partitions import logs_keys_as_rows
 from backfill.upstream.postgres.tables.table import Table
 
 _BATCH_BYTES: Final = 4 << 20
@@ -72,7 +72,7 @@ class Feed:
     @classmethod
     def of(cls, session: Session, place: Place, table: Table, added: Added = NOTHING_ADDED) -> Feed:
         described = table.description
-        keys_as_rows = described.partitioned and tells_keys_as_rows(session, described.oid)
+        keys_as_rows = described.partitioned and logs_keys_as_rows(session, described.oid)
         return cls(place, described.oid, table.wanted, added, keys_as_rows)
 
     def decoder(self, keep: Keep, namesakes: Namesakes | None = None) -> Decoder:

@@ -28,7 +28,7 @@ class PinnedEpochs:
         self._reading = reading
         self._exporter = exporter
         self._table = table
-        self._said_unseen = False
+        self._logged_unseen = False
 
     def step(self, after: Epoch | None, max_changes: int) -> Step | None:
         """The present state, pinned; or, if too much has happened since `after`, a part of the way to it, not pinned.
@@ -36,15 +36,15 @@ class PinnedEpochs:
         None where `after` shows a commit that readers do not see yet, as an epoch by LSN alone may. A commit becomes
         visible a moment after it was logged: this waits that long, but not for a standby.
         """
-        give_up = time.monotonic() + (0 if self._said_unseen else unseen.PATIENCE)
+        give_up = time.monotonic() + (0 if self._logged_unseen else unseen.PATIENCE)
         while (step := self._exported_step(after, max_changes)) is None and time.monotonic() <= give_up:
             time.sleep(unseen.INTERVAL)
-        if step is None and not self._said_unseen:
+        if step is None and not self._logged_unseen:
             logger.warning(
                 "rows are not read again yet: readers do not see a commit yet that was passed on, as while a "
                 "synchronous standby does not answer"
             )
-        self._said_unseen = step is None
+        self._logged_unseen = step is None
         return step
 
     def _exported_step(self, after: Epoch | None, max_changes: int) -> Step | None:

@@ -194,10 +194,10 @@ class Place:
                 f"stream may go on without an error. If they matter, start over with {FRESH_START}; else start the "
                 "query again then, once with failOnDataLoss=false if it asks for that"
             ) from None
-        if self.published not in ("", _told(found.ids)):
+        if self.published not in ("", _joined(found.ids)):
             raise DataLossError(
                 f"publication {self.publication} was dropped and made again since the stream began, or the table was "
-                f"taken out of it and put back (OIDs {_told(found.ids)}, expected {self.published}): changes made in "
+                f"taken out of it and put back (OIDs {_joined(found.ids)}, expected {self.published}): changes made in "
                 "between are not in the log. If one transaction did both, nothing is lost: start the query once with "
                 f"failOnDataLoss=false. Else: {START_OVER_OR_GO_ON}"
             )
@@ -267,7 +267,7 @@ class Place:
         if self.own_publication:
             return self
         found = publication.find(session, self.publication, table.description.oid)
-        return replace(self, published=_told(found.ids) if found else "")
+        return replace(self, published=_joined(found.ids) if found else "")
 
     def drop_lost_slot(self, session: Session) -> None:
         """Drops the slot where nothing can be read from it any more, so that `make` makes it again."""
@@ -304,5 +304,5 @@ class Place:
             return slot.drop(session, self.slot), gone  # Last, because no rollback gives a slot back.
 
 
-def _told(ids: tuple[int, int]) -> str:
+def _joined(ids: tuple[int, int]) -> str:
     return " ".join(map(str, ids))

@@ -256,7 +256,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         if not found.is_lost:
             return False
     try:
-        with _saying_what_to_set_up(session):
+        with _setup_errors(session):
             if found is not None:
                 drop(session, name)
                 logger.warning("replication slot %s was invalidated (%s), and is made again", name, found.loss_text)
@@ -268,7 +268,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
 
 
 @contextmanager
-def _saying_what_to_set_up(session: Session) -> Iterator[None]:
+def _setup_errors(session: Session) -> Iterator[None]:
     """Raises DatabaseSetupError with the way out where settings or rights do not allow making a slot."""
     try:
         yield

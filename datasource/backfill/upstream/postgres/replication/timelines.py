@@ -42,8 +42,8 @@ def history(connector: Connector, timeline: str) -> Mapping[str, Lsn]:
         found = connection.pgconn.exec_(f"TIMELINE_HISTORY {int(timeline)}".encode())
         text = found.get_value(0, 1) if found.status == ExecStatus.TUPLES_OK else None
         if text is None:
-            said = connection.pgconn.get_error_message()
-            raise DatabaseSetupError(f"the server does not say where its timeline {timeline} began: {said}")
+            message = connection.pgconn.get_error_message()
+            raise DatabaseSetupError(f"the server does not say where its timeline {timeline} began: {message}")
     # Each line has a number, an LSN and a reason; others are empty, or begin with #.
     return {number.decode(): parse_lsn(at.decode()) for number, at in _LEFT_AT.findall(text)}
 

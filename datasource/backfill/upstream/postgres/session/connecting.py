@@ -36,7 +36,7 @@ _BY_SERVER: Final = re.compile(r"(FATAL|PANIC): |could not fork new process")
 _TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
-_WHERE_SAID: Final = {
+_ALSO_CHECK: Final = {
     "SSL error: unexpected eof": "; with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on",
     "timeout expired": "; if it is far away or busy, put a longer connect_timeout into url (the default is 10 seconds)",
 }
@@ -55,10 +55,10 @@ _NO_PASSWORD_ON_SOCKET: Final = re.compile(r"on socket .*no password supplied")
 
 _OF_A_HOST: Final = (
     re.compile(
-        r"^- host: '?(?P<host>[^',]*)'?, port: '?(?P<port>[^',]*)'?, hostaddr: \S+: (?P<said>.*)$", re.MULTILINE
+        r"^- host: '?(?P<host>[^',]*)'?, port: '?(?P<port>[^',]*)'?, hostaddr: \S+: (?P<message>.*)$", re.MULTILINE
     ),
     re.compile(
-        r'connection to server (?:at|on socket) "(?P<host>[^"]*)".*?(?:, port (?P<port>\d+))? failed: (?P<said>.*)'
+        r'connection to server (?:at|on socket) "(?P<host>[^"]*)".*?(?:, port (?P<port>\d+))? failed: (?P<message>.*)'
     ),
 )
 """What psycopg and libpq say of each host where they have tried several, or several addresses of one."""
@@ -78,23 +78,23 @@ def without_state(error: Exception, message: str) -> BackfillError:
     With several hosts it tells what is said of each, and counts as refused for good only where that is said of all that
     are wanted: the one that matters may be on its way back.
     """
-    hosts = _said_by_hosts(str(error))
+    hosts = _messages_by_host(str(error))
     if len(hosts) < 2:
         return _of_one(error, message)
-    told = "; ".join(f"{host}: {said}" for host, said in hosts.items())
-    wanted = [said for said in hosts.values() if not _NOT_THE_ONE.search(said)]
-    if wanted and all(_REFUSED_FOR_GOOD.search(said) for said in wanted):
-        return _of_one(error, told)
-    return _lost(told)
+    messages = "; ".join(f"{host}: {message}" for host, message in hosts.items())
+    wanted = [message for message in hosts.values() if not _NOT_THE_ONE.search(message)]
+    if wanted and all(_REFUSED_FOR_GOOD.search(message) for message in wanted):
+        return _of_one(error, messages)
+    return _lost(messages)
 
 
-def _said_by_hosts(text: str) -> dict[str, str]:
+def _messages_by_host(text: str) -> dict[str, str]:
     """What is said of each host, in the order in which they were tried; one may have several addresses."""
     found: dict[str, dict[str, None]] = {}
     for one in next((every for form in _OF_A_HOST if (every := list(form.finditer(text)))), []):
         host = f"{one['host']}:{one['port']}" if one["port"] else one["host"]
-        found.setdefault(host, {})[_BEFORE_REASON.sub("", one["said"])] = None
-    return {host: ", ".join(said) for host, said in found.items()}
+        found.setdefault(host, {})[_BEFORE_REASON.sub("", one["message"])] = None
+    return {host: ", ".join(messages) for host, messages in found.items()}
 
 
 def _of_one(error: Exception, message: str) -> BackfillError:
@@ -145,7 +145,7 @@ def _lost(message: str) -> ConnectionLostError:
         )
     if _FOR_RECOVERY.search(message):
         return ConnectionLostError(f"{message}{FOR_RECOVERY}")
-    known = next((words for said, words in _WHERE_SAID.items() if re.search(said, message)), "")
+    known = next((words for sign, words in _ALSO_CHECK.items() if re.search(sign, message)), "")
     return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up{known}")
 
 

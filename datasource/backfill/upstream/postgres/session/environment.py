@@ -34,13 +34,13 @@ def completed(given: Mapping[str, str]) -> dict[str, str]:
         known = spelled_out(given)
         named = {name: os.environ.get(_variable(defaults[name])) for name in _WHERE}
         return {**{name: value for name, value in named.items() if value and known.get(name) == value}, **given}
-    said = {name: value.decode() for name in _WHERE if (value := defaults[name].val)}
+    found = {name: value.decode() for name in _WHERE if (value := defaults[name].val)}
     for name in _HOW:
         option = defaults[name]
         if option.val and (option.val != option.compiled or _variable(option) in os.environ):
-            said[name] = option.val.decode()
+            found[name] = option.val.decode()
     # An empty one is libpq's default; a missing one would be looked for in an executor's environment.
-    return {"hostaddr": "", "dbname": "", **_with_folder({**said, **given})}
+    return {"hostaddr": "", "dbname": "", **_with_folder({**found, **given})}
 
 
 def spelled_out(given: Mapping[str, str]) -> dict[str, str]:

@@ -92,7 +92,7 @@ def require_condition(session: Session, table: KeyedTable, option: str, text: st
         if not (error.sqlstate or "").startswith(_USERS_FAULT):
             raise
         raise OptionsError(
-            f"{option} is {text!r}, which is not a condition on a row of {table.name.quoted()}: {_said(error)}"
+            f"{option} is {text!r}, which is not a condition on a row of {table.name.quoted()}: {_reason(error)}"
         ) from None
 
 
@@ -117,10 +117,10 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
             [(understood, has_times)] = session.execute(_PREDICATE, [like.as_string(session)]).fetchall()
     except psycopg.Error as error:
         if error.sqlstate in _NOT_OF_THE_ROW:
-            raise _not_of_the_row(option, text, _said(error)) from None
+            raise _not_of_the_row(option, text, _reason(error)) from None
         if session.closed or error.sqlstate is None or error.sqlstate.startswith(_PASSES):
             raise
-        logger.warning("whether %s depends on a row's values alone could not be checked: %s", option, _said(error))
+        logger.warning("whether %s depends on a row's values alone could not be checked: %s", option, _reason(error))
         return
     # The server has replaced such a word by a value of this moment; compared with a text it is still there.
     taken = _moments(text) - _moments(understood)
@@ -142,5 +142,5 @@ def _not_of_the_row(option: str, text: str, found: str) -> OptionsError:
     )
 
 
-def _said(error: psycopg.Error) -> str:
+def _reason(error: psycopg.Error) -> str:
     return " ".join((error.diag.message_primary or "").split())

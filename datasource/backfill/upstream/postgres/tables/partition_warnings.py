@@ -95,21 +95,21 @@ class PartitionWarnings:
         kept = [(before, now[oid]) for oid, before in known.items() if before and oid in now]
         placed_anew = [after for before, after in kept if after.placed != before.placed]
         placed_anew += self._placed_anew(session, [now[oid] for oid, was in known.items() if not was and oid in now])
-        self._say(
+        self._warn(
             "was attached, and has rows: those that it had before are not in the change log. If there were any, read "
             "them with backfill re-backfill, unless the backfill has not reached them yet",
             [now[oid].name.quoted() for oid, has_rows in come.items() if has_rows],
         )
-        self._say(
+        self._warn(
             "was detached or dropped: the change log has no deletes for its rows, so the sink keeps them",
             [was.name.quoted() if was else f"with the OID {oid}" for oid, was in gone],
         )
-        self._say(
+        self._warn(
             "was detached and attached again: changes to its rows in between are not in the change log. If there "
             "were any, read the rows again with backfill re-backfill, which removes none from the sink",
             [each.name.quoted() for each in placed_anew],
         )
-        self._say(
+        self._warn(
             "was truncated by itself, or rewritten: the change log has no deletes for truncated rows, so the sink "
             "keeps them",
             _truncated([(before, after) for before, after in kept if before.is_leaf]),
@@ -131,7 +131,7 @@ class PartitionWarnings:
         query = _LOOK.format(root=sql.Literal(self._root.oid), new=sql.Literal(list(new)))
         return dict(locks.asked(session, query))
 
-    def _say(self, what: str, names: Sequence[str]) -> None:
+    def _warn(self, what: str, names: Sequence[str]) -> None:
         if names:
             listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
             logger.warning("%spartition %s of %s %s", self._since, listed, self._root.name.quoted(), what)

@@ -38,7 +38,7 @@ _PARTITIONS: Final = f"""
     {with_partitions("%(root)s")}
     SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname, c.relkind <> 'p' AS is_leaf,
            c.relfilenode::int8 AS file, c.reltuples < 0::real AS is_uncounted, c.relpersistence::text AS persistence,
-           c.relreplident::text AS replica_identity, root.relreplident = 'f' AS told_as_whole,
+           c.relreplident::text AS replica_identity, root.relreplident = 'f' AS logs_whole_rows,
            (SELECT h.xmin::text FROM pg_catalog.pg_inherits h WHERE h.inhrelid = c.oid AND c.oid <> root.oid) AS placed,
            ARRAY(SELECT a.attname::text
                  FROM pg_catalog.pg_index i
@@ -95,7 +95,7 @@ class Partition:
 
     persistence: str
     replica_identity: str
-    told_as_whole: bool
+    logs_whole_rows: bool
     """Whether the log calls what it has of an old row the whole row."""
 
     placed: str | None
@@ -114,7 +114,7 @@ class Partition:
         """
         if self.replica_identity == "f":
             return True
-        return set(key) == set(self.logged) if self.told_as_whole else set(key) <= set(self.logged)
+        return set(key) == set(self.logged) if self.logs_whole_rows else set(key) <= set(self.logged)
 
 
 def read_partitions(session: Session, root: TableDescription) -> list[Partition]:
@@ -130,7 +130,7 @@ def read_partitions(session: Session, root: TableDescription) -> list[Partition]
             identity = f"USING INDEX {_key_index(session, leaf, key)}" if root.replica_identity == "i" else "DEFAULT"
             logged = ", ".join(leaf.logged) or "nothing"
             problems.append(
-                f"{name} logs {logged} of an old row, expected {('just ' if leaf.told_as_whole else '')}its key "
+                f"{name} logs {logged} of an old row, expected {('just ' if leaf.logs_whole_rows else '')}its key "
                 f"({', '.join(key)}) or all of it; run ALTER TABLE {name} REPLICA IDENTITY {identity}"
             )
     if problems:
@@ -148,7 +148,7 @@ def _key_index(session: Session, leaf: Partition, key: Sequence[str]) -> str:
     return "…" if found is None else quoted(found[0])
 
 
-def tells_keys_as_rows(session: Session, oid: int) -> bool:
+def logs_keys_as_rows(session: Session, oid: int) -> bool:
     """Whether the log calls old rows of this partitioned table whole, and some partition logs only keys.
 
     Asked before each look at the log, and so by a cheaper query than that for all partitions, which comes after it.
