@@ -147,7 +147,7 @@ def test_a_stream_that_runs_is_not_dropped(
     assert run.database.execute(slots) == [(0,)]
 
 
-def test_dropping_a_stream_leaves_nothing_told(run: StreamRun, tmp_path: Path) -> None:
+def test_dropping_a_stream_leaves_no_control_behind(run: StreamRun, tmp_path: Path) -> None:
     run.batch(100)
     tell(run, "pause")
     run.stop()
@@ -164,7 +164,7 @@ def test_dropping_a_stream_leaves_nothing_told(run: StreamRun, tmp_path: Path) -
     assert run.database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
 
 
-def test_what_was_dropped_is_said_and_what_was_not_there(
+def test_what_was_dropped_and_what_was_not_there_is_printed(
     run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A publication that the options named is somebody else's, and stays."""

@@ -14,7 +14,9 @@ from integration.fixtures.streams import StartStream
 from integration.versions import require_version
 
 
-def test_a_table_that_is_fine_is_said_to_be(database: Database, doctor: Doctor, start_stream: StartStream) -> None:
+def test_a_table_that_is_fine_is_reported_as_such(
+    database: Database, doctor: Doctor, start_stream: StartStream
+) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int); ALTER TABLE t REPLICA IDENTITY FULL")
     made = (
         "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database() "

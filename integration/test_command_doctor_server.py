@@ -116,7 +116,7 @@ def test_a_slot_that_somebody_made_is_looked_at_and_needs_no_other(
         assert (code, words in text) == (1, True)
 
 
-def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgres, doctor: Doctor) -> None:
+def test_slots_of_streams_are_not_reported_as_unused(start_postgres: StartPostgres, doctor: Doctor) -> None:
     server = start_postgres(max_replication_slots="3")
     with psycopg.connect(server.dsn, autocommit=True) as session:
         session.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -159,7 +159,7 @@ def test_slots_that_were_invalidated_are_those_to_drop(start_postgres: StartPost
     assert (code, f"all 2 replication slots of the server are taken; {lost}" in text) == (1, True)
 
 
-def test_a_slot_of_a_standby_that_was_invalidated_is_not_said_to_be_of_no_use(
+def test_an_invalidated_slot_of_a_standby_is_not_reported_as_useless(
     start_postgres: StartPostgres, doctor: Doctor
 ) -> None:
     """Up to PostgreSQL 17 a standby goes on with such a slot, once it has got what is missing from an archive."""
@@ -211,7 +211,7 @@ def test_on_amazon_rds_a_role_stands_for_the_right_to_use_slots(start_postgres: 
     assert doctor(*become, **given)[0] == 0
 
 
-def test_too_little_room_for_sessions_is_said_of_the_limit_that_leaves_it(
+def test_too_little_room_for_sessions_is_reported_with_the_limit_that_leaves_it(
     database: Database, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -114,7 +114,7 @@ def test_of_a_backlog_that_is_cut_the_last_commit_that_was_read_counts(run: Stre
     assert behind >= 2
 
 
-def test_once_a_backlog_has_been_read_the_last_batch_says_so(run: StreamRun) -> None:
+def test_the_last_batch_of_a_backlog_says_that_it_is_read(run: StreamRun) -> None:
     """It may be the last batch for hours, so it does not repeat what was found a moment ago for the batch before it."""
     run.catch_up()
     run.database.execute("CREATE TABLE other (id int)")
@@ -158,7 +158,9 @@ def test_while_nothing_at_all_is_written_a_stream_that_does_not_run_is_not_behin
     assert int(an_hour_later().lag_seconds or 0) >= 3600
 
 
-def test_a_database_that_is_away_is_said_and_no_error(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_database_that_is_away_is_reported_and_is_no_error(
+    run: StreamRun, capsys: pytest.CaptureFixture[str]
+) -> None:
     run.batch(100)
     run.ask()
     found = look(run, capsys, "--url", "postgresql://nobody@127.0.0.1:1/none")
@@ -181,7 +183,7 @@ def test_of_another_server_there_are_no_figures(
     assert not found.keys() & LAG
 
 
-def test_that_the_slot_is_gone_is_said(run: StreamRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_that_the_slot_is_gone_is_reported(run: StreamRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     url = ("--url", run.database.url(tmp_path))
     run.batch(100)
     run.ask(100)
@@ -223,7 +225,7 @@ def test_what_is_no_url_is_refused(run: StreamRun, capsys: pytest.CaptureFixture
     assert "url cannot be used; expected a URI" in capsys.readouterr().err
 
 
-def test_where_there_is_no_stream_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_stream_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--state-dir", str(tmp_path)]) == 1
     assert "expected the stateDir of a stream" in capsys.readouterr().err
 

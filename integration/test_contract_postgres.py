@@ -249,7 +249,9 @@ class TestPostgresUpstreamWithAStandbyThatDoesNotAnswer(HidingUpstreamLaws):
         ):
             yield made
 
-    def test_what_a_batch_has_and_no_reader_sees_is_told_with_its_cause(self, laboratory: PostgresLaboratory) -> None:
+    def test_what_a_batch_has_and_no_reader_sees_is_reported_with_its_cause(
+        self, laboratory: PostgresLaboratory
+    ) -> None:
         fill(laboratory, 3)
         upstream = begun(laboratory)
         epoch = pinned(upstream).epoch

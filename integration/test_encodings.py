@@ -56,7 +56,7 @@ def test_text_arrives_as_it_is(postgres: Server, start_stream: StartStream, enco
         run.finish()
 
 
-def test_a_database_whose_name_its_encoding_writes_otherwise_is_told_from_others(
+def test_a_database_whose_name_its_encoding_writes_otherwise_is_distinguished_from_others(
     postgres: Server, start_stream: StartStream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with database_of(postgres, "LATIN1", "ü") as database:
@@ -137,7 +137,7 @@ def test_a_statement_of_ones_own_does_not_change_the_encoding(database: Database
     run.finish()
 
 
-def test_a_character_that_the_sinks_database_does_not_have_is_told(postgres: Server, tmp_path: Path) -> None:
+def test_a_character_that_the_sinks_database_does_not_have_is_reported(postgres: Server, tmp_path: Path) -> None:
     with database_of(postgres, "LATIN1") as database:
         database.execute("CREATE TABLE copy (id int PRIMARY KEY, v text)")
         apply = sink(database, tmp_path)

@@ -153,7 +153,7 @@ def test_a_chunk_that_was_read_later_on_the_new_timeline_is_not_taken_for_one_of
 
 
 @pytest.mark.parametrize("further", [False, True], ids=["on that timeline", "on one that comes from it"])
-def test_another_log_whose_timeline_has_the_same_number_is_told_from_the_one_that_was_read(
+def test_another_log_whose_timeline_has_the_same_number_is_distinguished_from_the_one_that_was_read(
     pair: Callable[..., Pair], start_postgres: Callable[..., LocalServer], *, further: bool
 ) -> None:
     """As if two standbys are promoted one after the other, and the second has not followed the first."""
@@ -188,7 +188,9 @@ def test_another_log_whose_timeline_has_the_same_number_is_told_from_the_one_tha
     )
 
 
-def test_a_primary_that_stayed_behind_is_told_from_the_one_that_took_its_place(pair: Callable[..., Pair]) -> None:
+def test_a_primary_that_stayed_behind_is_distinguished_from_the_one_that_took_its_place(
+    pair: Callable[..., Pair],
+) -> None:
     servers = pair()
     run = servers.run
     run.backfill()

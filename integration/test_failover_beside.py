@@ -97,7 +97,7 @@ def test_a_copy_of_the_primary_without_the_slot_is_not_taken_for_a_loss(
     assert "although it exists and is intact: two servers have answered" in caplog.text
 
 
-def test_a_snapshot_alone_is_told_that_the_standby_may_lack_what_it_was_planned_with(
+def test_the_error_for_a_snapshot_alone_says_that_the_standby_may_lack_what_it_was_planned_with(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:
     primary, other, database = with_standby(start_postgres)

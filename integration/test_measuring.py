@@ -157,7 +157,7 @@ def test_several_sessions_measure_what_one_would(
 
 
 @pytest.mark.parametrize(("count", "sessions"), [(RANGES_AT_ONCE, 1), (RANGES_AT_ONCE + 1, 2), (4 * RANGES_AT_ONCE, 4)])
-def test_several_sessions_do_not_share_what_one_bitmap_tells(
+def test_several_sessions_do_not_share_one_bitmap(
     upstream: PostgresUpstream,
     opened: list[threading.Thread],
     monkeypatch: pytest.MonkeyPatch,

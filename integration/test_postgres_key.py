@@ -19,7 +19,7 @@ def test_a_table_without_a_key_is_refused_with_the_ways_to_one(session: Session)
 UNIQUE = 'CREATE TABLE t (id int, code text NOT NULL); CREATE UNIQUE INDEX "By code" ON t (code);'
 
 
-def test_a_table_with_a_fitting_unique_index_is_told_of_it(session: Session) -> None:
+def test_the_error_for_a_table_with_a_fitting_unique_index_names_it(session: Session) -> None:
     message = refusal(session, f"{UNIQUE} CREATE UNIQUE INDEX other ON t (id)")
     statement = 'ALTER TABLE "public"."t" REPLICA IDENTITY USING INDEX "By code"'
     assert statement in message

@@ -87,9 +87,7 @@ def test_a_chunk_that_was_not_read_before_the_stop_is_read_at_a_later_state(
     run.finish()
 
 
-def test_the_end_of_a_batch_that_is_asked_for_twice_is_told_twice(
-    database: Database, start_stream: StartStream
-) -> None:
+def test_the_end_of_a_batch_that_is_asked_for_twice_is_the_same(database: Database, start_stream: StartStream) -> None:
     table_of(database, 10)
     run = start_stream()
     run.catch_up()

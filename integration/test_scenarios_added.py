@@ -43,7 +43,7 @@ def test_an_added_column_is_carried_after_a_restart(database: Database, start_st
     run.finish()
 
 
-def test_an_added_column_that_is_carried_is_said_to_be_missing_from_rows_that_came_before(
+def test_an_added_column_that_is_carried_is_reported_as_missing_from_rows_that_came_before(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     table_of(database, 100)
@@ -60,7 +60,7 @@ def test_an_added_column_that_is_carried_is_said_to_be_missing_from_rows_that_ca
     assert "until they change, or backfill re-backfill reads them again" in told
 
 
-def test_a_column_that_the_stream_leaves_out_is_not_said_to_be_added(
+def test_a_column_that_the_stream_leaves_out_is_not_reported_as_added(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The changes have it, because the publication is somebody else's and has all columns."""

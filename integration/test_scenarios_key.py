@@ -91,7 +91,7 @@ def table_of_ints(database: Database) -> None:
 
 
 @pytest.mark.parametrize("name", ["key_types", "order", "last_column", "table_id", "timeline"])
-def test_a_checkpoint_that_does_not_say_how_the_key_or_the_log_was_is_refused(
+def test_a_checkpoint_without_the_key_or_the_log_is_refused(
     database: Database, start_stream: StartStream, name: str
 ) -> None:
     table_of_ints(database)

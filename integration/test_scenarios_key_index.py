@@ -112,7 +112,7 @@ def test_a_partition_whose_old_rows_would_pass_for_whole_ones_ends_the_stream(
     refused(run, TableError, "expected just its key")
 
 
-def test_an_old_key_that_is_told_as_a_whole_row_is_no_row_before_an_update(
+def test_an_old_key_that_is_logged_as_a_whole_row_is_no_row_before_an_update(
     database: Database, start_stream: StartStream
 ) -> None:
     """The server logs the key before an update as well where its bytes change and its value does not, or where it is

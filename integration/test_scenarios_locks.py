@@ -163,7 +163,7 @@ def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
     run.finish()
 
 
-def test_a_wait_that_no_transaction_is_the_cause_of_is_not_said_to_be_for_one(
+def test_a_wait_that_no_transaction_causes_is_not_reported_as_caused_by_one(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As where the answer takes seconds to come over a slow link."""
@@ -179,7 +179,7 @@ def test_a_wait_that_no_transaction_is_the_cause_of_is_not_said_to_be_for_one(
         eventually(lambda: f"p: {slow}; {own}" in caplog.text)
 
 
-def test_what_a_role_may_not_see_of_its_own_process_is_not_said(
+def test_what_a_role_may_not_see_of_its_own_process_is_not_reported(
     database: Database, stranger: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(blockers, "SAY_AFTER", 0.05)
@@ -194,7 +194,7 @@ def test_what_a_role_may_not_see_of_its_own_process_is_not_said(
         eventually(lambda: f"{own}\n" in caplog.text)
 
 
-def test_a_slot_that_waits_for_a_standby_is_said_to(
+def test_a_slot_that_waits_for_a_standby_is_reported(
     start_postgres: Callable[..., LocalServer],
     start_stream: StartStream,
     monkeypatch: pytest.MonkeyPatch,
@@ -275,7 +275,7 @@ def test_a_look_at_a_locked_table_is_given_up_and_tried_again(
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_said_to_be(
+def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_reported_as_such(
     database: Database, start_stream: StartStream
 ) -> None:
     database.execute(PARTITIONED)

@@ -185,7 +185,7 @@ MOVED = {
 @RESTARTS
 @AT_ANY_TIME
 @pytest.mark.parametrize("how", MOVED)
-def test_without_failing_on_data_loss_a_slot_that_was_moved_is_said_once(
+def test_without_failing_on_data_loss_a_slot_that_was_moved_is_reported_once(
     database: Database,
     start_stream: StartStream,
     when: str,

@@ -45,7 +45,7 @@ def after(run: StreamRun, *statements: str) -> None:
     run.catch_up()
 
 
-def test_rows_that_were_in_a_partition_before_it_was_attached_are_missed_aloud(
+def test_rows_that_were_in_a_partition_before_it_was_attached_are_missed_with_a_warning(
     run: StreamRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     after(run, NINTH, ATTACHED, "INSERT INTO t VALUES (901, 'in the log')")
@@ -60,7 +60,7 @@ def test_rows_that_were_in_a_partition_before_it_was_attached_are_missed_aloud(
     assert said(caplog) == [told]
 
 
-def test_rows_that_are_moved_into_a_partition_of_their_own_are_missed_aloud(
+def test_rows_that_are_moved_into_a_partition_of_their_own_are_missed_with_a_warning(
     run: StreamRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In one transaction, as pg_partman does it."""
@@ -72,7 +72,7 @@ def test_rows_that_are_moved_into_a_partition_of_their_own_are_missed_aloud(
     assert '"t_9" of "public"."t" was attached, and has rows' in told
 
 
-def test_rows_of_a_partition_that_was_attached_before_the_server_crashed_are_missed_aloud(
+def test_rows_of_a_partition_that_was_attached_before_the_server_crashed_are_missed_with_a_warning(
     own_database: tuple[LocalServer, Database], start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, database = own_database
@@ -137,7 +137,7 @@ def test_partitions_that_came_while_a_stream_of_last_rows_was_stopped_make_no_ba
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE t DETACH PARTITION t_1", "DROP TABLE t_1"])
-def test_rows_that_go_with_their_partition_stay_in_the_sink_aloud(
+def test_rows_that_go_with_their_partition_stay_in_the_sink_with_a_warning(
     run: StreamRun, caplog: pytest.LogCaptureFixture, statement: str
 ) -> None:
     after(run, statement, "INSERT INTO t VALUES (1)")
@@ -148,7 +148,7 @@ def test_rows_that_go_with_their_partition_stay_in_the_sink_aloud(
     assert said(caplog) == [told]
 
 
-def test_what_was_done_since_the_query_was_started_is_said_when_it_is_started_again(
+def test_what_was_done_since_the_query_was_started_is_reported_when_it_is_started_again(
     run: StreamRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The query may have been stopped at that time, and then knows no more of a dropped partition than its OID."""

@@ -115,7 +115,7 @@ def test_a_publication_that_was_made_as_advised_is_not_taken_for_the_streams_own
     run.finish()
 
 
-def test_a_trigger_that_lets_nobody_publish_is_told_with_the_way_round(
+def test_a_trigger_that_lets_nobody_publish_is_reported_with_the_way_round(
     database: Database, start_stream: StartStream
 ) -> None:
     table_of(database, 60)
@@ -170,7 +170,7 @@ def test_a_partition_that_is_published_by_itself_and_with_its_root_is_followed(
 
 
 @pytest.mark.parametrize("of", ["TABLE t", "ALL TABLES"])
-def test_a_partition_that_is_published_as_its_root_is_told_the_ways_out(
+def test_the_error_for_a_partition_that_is_published_as_its_root_names_the_ways_out(
     database: Database, start_stream: StartStream, of: str
 ) -> None:
     database.execute(f"{PARTITIONED.format('')}; {FILL}")

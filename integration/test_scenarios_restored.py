@@ -50,7 +50,7 @@ def test_a_server_whose_log_was_put_where_no_bigint_reaches_is_refused(
 
 @pytest.mark.parametrize("way", ["over", "on"])
 @pytest.mark.parametrize("begun", [False, True], ids=["with a given slot", "in the log"])
-def test_a_slot_whose_log_the_server_has_lost_is_told_with_the_ways_out(
+def test_a_slot_whose_log_the_server_has_lost_is_reported_with_the_ways_out(
     own_database: tuple[LocalServer, Database], start_stream: StartStream, way: str, *, begun: bool
 ) -> None:
     server, database = own_database
@@ -211,7 +211,7 @@ def test_a_state_that_a_chunk_was_read_at_later_than_planned_is_not_forgotten(
 
 
 @pytest.mark.parametrize("came_along", [True, False])
-def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_timeline_is_said(
+def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_timeline_is_reported(
     own_database: tuple[LocalServer, Database],
     start_stream: StartStream,
     caplog: pytest.LogCaptureFixture,

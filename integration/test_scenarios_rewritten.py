@@ -187,7 +187,7 @@ def test_a_varchar_that_got_a_length_is_named_by_what_an_earlier_release_noted(
     assert "column u of " in told
 
 
-def test_that_a_column_is_no_longer_computed_is_not_said(
+def test_that_a_column_is_no_longer_computed_is_not_reported(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its values stay."""

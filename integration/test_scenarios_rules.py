@@ -48,7 +48,7 @@ def test_a_publication_that_was_altered_and_altered_back_ends_a_running_stream(
         run.catch_up()
 
 
-def test_a_slot_that_tells_of_prepared_transactions_is_not_used(database: Database, start_stream: StartStream) -> None:
+def test_a_slot_that_decodes_prepared_transactions_is_not_used(database: Database, start_stream: StartStream) -> None:
     table_of(database, 10)
     database.execute("SELECT pg_create_logical_replication_slot('early', 'pgoutput', false, true)")
     run = start_stream(slotName="early")
@@ -107,7 +107,7 @@ def test_a_slot_of_another_database_is_not_dropped(database: Database, start_str
     run.finish()
 
 
-def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: StartStream) -> None:
+def test_a_table_that_is_locked_is_reported_as_such(database: Database, start_stream: StartStream) -> None:
     table_of(database, 50)
     run = start_stream()
     run.batch(20)
@@ -121,7 +121,7 @@ def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: 
 
 
 @pytest.mark.parametrize("url", ["nonsense=1 of", "postgresql://%zz@h/d", "secret"])
-def test_what_is_no_connection_string_is_said_without_quoting_it(url: str) -> None:
+def test_what_is_no_connection_string_is_refused_without_quoting_it(url: str) -> None:
     with pytest.raises(OptionsError, match="expected postgresql://") as raised:
         Connector.of(url)
     assert url not in str(raised.value)

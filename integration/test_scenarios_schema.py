@@ -34,7 +34,7 @@ def test_a_column_that_is_lost_ends_a_running_stream_by_name(
 
 
 @pytest.mark.parametrize("change", ["DROP COLUMN v", "RENAME v TO w"])
-def test_a_column_that_is_lost_before_the_first_batch_is_not_said_to_be_unpublished(
+def test_a_column_that_is_lost_before_the_first_batch_is_not_reported_as_unpublished(
     database: Database, start_stream: StartStream, change: str
 ) -> None:
     table_of(database, 3)
@@ -48,7 +48,7 @@ def test_a_column_that_is_lost_before_the_first_batch_is_not_said_to_be_unpublis
 
 
 @pytest.mark.parametrize("change", ["DROP COLUMN v", "RENAME v TO w"])
-def test_a_column_that_is_lost_is_not_said_to_be_the_publications(
+def test_a_column_that_is_lost_is_not_reported_as_missing_from_the_publication(
     database: Database, start_stream: StartStream, change: str
 ) -> None:
     """No row has changed since, so the log says nothing of it. Started again, the stream goes on, as the error says."""

@@ -79,7 +79,7 @@ def test_an_update_of_a_row_that_is_still_to_be_read_needs_no_large_value(
     run.finish()
 
 
-def test_a_value_that_was_left_alone_is_marked_and_told_from_null(
+def test_a_value_that_was_left_alone_is_marked_and_distinguished_from_null(
     database: Database, start_stream: StartStream
 ) -> None:
     documents(database, identity="DEFAULT")

@@ -74,7 +74,7 @@ def test_another_unique_index_on_the_key_will_do(database: Database, start_strea
     run.finish()
 
 
-def test_a_label_of_the_key_that_was_renamed_is_said_to_be(database: Database, start_stream: StartStream) -> None:
+def test_a_label_of_the_key_that_was_renamed_is_reported_as_such(database: Database, start_stream: StartStream) -> None:
     database.execute(
         "CREATE TYPE size AS ENUM ('small', 'large');"
         "CREATE TABLE t (kind size, id int, v text NOT NULL, PRIMARY KEY (kind, id));"

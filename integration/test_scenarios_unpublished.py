@@ -40,7 +40,7 @@ def test_a_publication_that_leaves_something_out_ends_the_stream(
     refused(run, DefiniteError, "(publication|'v' is missing).*onExistingState=restart", restarts=restarts)
 
 
-def test_that_a_publication_has_its_name_back_is_said_not_to_bring_back_what_it_left_out(
+def test_a_publication_that_has_its_name_back_does_not_bring_back_what_it_left_out(
     database: Database, start_stream: StartStream
 ) -> None:
     """A stream that is started then cannot tell: a rename changes nothing that it knows of the publication."""
@@ -140,7 +140,7 @@ def test_a_publication_that_was_altered_while_the_stream_was_stopped_is_named_on
     run.finish()
 
 
-def test_a_publication_that_gets_other_tables_is_not_said_to_be_altered(
+def test_a_publication_that_gets_other_tables_is_not_reported_as_altered(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = _with_a_publication_of_somebody_else(database, start_stream)
@@ -156,7 +156,7 @@ def test_a_publication_that_gets_other_tables_is_not_said_to_be_altered(
     assert said(caplog) == []
 
 
-def test_without_failing_on_data_loss_a_publication_that_was_made_again_is_said_once(
+def test_without_failing_on_data_loss_a_publication_that_was_made_again_is_reported_once(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = started(start_stream, "while the log is followed", failOnDataLoss="false")
@@ -226,7 +226,7 @@ def test_a_publication_of_all_tables_but_this_one_ends_the_stream(
     refused(run, DatabaseSetupError, "EXCEPT some, of which the table is one; run ALTER PUBLICATION", restarts=restarts)
 
 
-def test_a_table_that_was_moved_out_of_the_schema_that_is_published_is_said_to_be_left_out(
+def test_a_table_that_was_moved_out_of_the_schema_that_is_published_is_reported_as_left_out(
     database: Database, start_stream: StartStream
 ) -> None:
     require_version(database, 150_000, "such a publication")

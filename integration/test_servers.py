@@ -124,7 +124,7 @@ def test_the_shared_server_is_configured_as_it_says(postgres: Server) -> None:
     assert {name: one(postgres, f"SHOW {name}") for name in postgres.settings} == postgres.settings
 
 
-def test_the_log_tells_of_a_failed_statement_if_it_can_be_seen(database: Database, postgres: Server) -> None:
+def test_a_failed_statement_is_logged_if_it_can_be_seen(database: Database, postgres: Server) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         database.execute("SELECT 1 / 0 AS told_in_the_log")
     eventually(lambda: "told_in_the_log" in postgres.log() or not postgres.log())

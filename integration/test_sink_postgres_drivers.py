@@ -193,7 +193,7 @@ def test_a_role_that_may_not_make_temporary_tables_is_told_which_right_is_missin
         apply(inserts(2), 1)
 
 
-def test_a_trigger_that_lets_nobody_make_a_table_is_told_at_once(database: Database, tmp_path: Path) -> None:
+def test_a_trigger_that_lets_nobody_make_a_table_is_reported_at_once(database: Database, tmp_path: Path) -> None:
     """The error is not that there is no connection, after two minutes of trying again."""
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
     apply = sink(database, tmp_path)

@@ -169,7 +169,7 @@ def test_names_that_the_database_orders_other_than_by_bytes_are_the_keys(databas
 
 
 @pytest.mark.parametrize(("kind", "keys"), [("integer", [1.5, 2.0]), ("date", [NEW_YEAR, NEW_YEAR.replace(hour=1)])])
-def test_keys_that_are_one_in_the_target_are_said_to_be_so(
+def test_keys_that_are_one_in_the_target_are_reported(
     database: Database, tmp_path: Path, kind: str, keys: list[object]
 ) -> None:
     database.execute(f"CREATE TABLE copy (k {kind} PRIMARY KEY, v int)")

@@ -89,7 +89,7 @@ def test_a_table_that_was_made_again_is_not_gone_on_with(
     assert database.execute("TABLE copy") == [(3,)]
 
 
-def test_a_table_that_was_made_again_with_its_rows_goes_on_once_that_is_said(
+def test_a_table_that_was_made_again_with_its_rows_goes_on_once_that_is_reported(
     database: Database, apply: PostgresSink
 ) -> None:
     """A restore from a dump does this: it gives every table another OID."""
@@ -111,7 +111,7 @@ def test_a_second_copy_made_of_the_first_follows_from_there(database: Database, 
     assert database.execute("TABLE second") == [(1,), (2,)]
 
 
-def test_a_table_that_was_put_back_to_an_earlier_state_is_told(database: Database, apply: PostgresSink) -> None:
+def test_a_table_that_was_put_back_to_an_earlier_state_is_reported(database: Database, apply: PostgresSink) -> None:
     database.execute("CREATE TABLE rows AS TABLE copy; CREATE TABLE noted AS TABLE backfill_batches")
     apply(inserts(2), 1)
     database.execute(
@@ -152,7 +152,7 @@ def test_a_table_with_a_rule_that_takes_rows_away_is_refused(
     assert database.execute("TABLE copy") == [(1,), (2,)]
 
 
-def test_batches_without_rows_that_were_left_out_are_said_to_be_such(database: Database, apply: PostgresSink) -> None:
+def test_batches_without_rows_that_were_left_out_are_reported_as_such(database: Database, apply: PostgresSink) -> None:
     with pytest.raises(StateError, match="was not given every batch") as refused:
         apply(inserts(2), 3)
     (mended,) = re.findall("run (UPDATE .*); else", str(refused.value))

@@ -130,7 +130,7 @@ def test_a_batch_of_as_many_columns_as_a_table_may_have_is_refused_at_once(datab
     assert database.execute("SELECT c1, c2, c1599 FROM copy") == [(None, True, True)]
 
 
-def test_a_row_that_is_too_wide_for_the_way_it_goes_is_said_to_be(database: Database, tmp_path: Path) -> None:
+def test_a_row_that_is_too_wide_for_the_way_it_goes_is_reported_as_such(database: Database, tmp_path: Path) -> None:
     """The copy has room for it, since a uuid takes 16 bytes there."""
     names = [f"c{at}" for at in range(460)]
     database.execute(f"CREATE TABLE copy (id int PRIMARY KEY, {', '.join(f'{name} uuid' for name in names)})")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("lock", ["LOCK TABLE copy", "UPDATE copy SET id = id"], ids=["table", "row"])
-def test_a_lock_of_somebody_else_is_waited_for_and_said(
+def test_a_lock_of_somebody_else_is_waited_for_and_logged(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
     wait_for_locks(monkeypatch, "100ms")
@@ -48,7 +48,7 @@ def test_a_lock_of_somebody_else_is_waited_for_and_said(
     assert database.execute("TABLE copy") == []
 
 
-def test_a_commit_that_waits_for_a_standby_is_told_from_a_lock(
+def test_a_commit_that_waits_for_a_standby_is_distinguished_from_a_lock(
     own_database: tuple[LocalServer, Database], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example the commit of the same batch by a driver that has died since."""

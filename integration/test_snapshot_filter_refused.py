@@ -130,7 +130,7 @@ def test_what_is_no_condition_on_a_row_alone_is_refused_before_the_stream_starts
     assert database.execute("SELECT count(*) FROM pg_class WHERE relname = 't'") == [(1,)]
 
 
-def test_the_doctor_says_it_too_and_literals_are_fine(
+def test_the_doctor_refuses_it_too_and_literals_are_fine(
     database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table_of(database, 3)
@@ -151,7 +151,7 @@ def test_the_doctor_says_it_too_and_literals_are_fine(
     )
 
 
-def test_where_the_role_may_not_make_temporary_tables_that_is_said(
+def test_a_role_that_may_not_make_temporary_tables_is_logged(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     table_of(database, 3)

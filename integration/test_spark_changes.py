@@ -214,7 +214,7 @@ def test_a_position_of_now_is_good_where_the_log_has_come_to_the_end_of_a_segmen
     assert (ids("earliest", "latest"), ids(at, "latest")) == ([5], [5])
 
 
-def test_what_became_of_the_table_is_not_told_as_to_a_stream_alone(spark: SparkSession, database: Database) -> None:
+def test_what_became_of_the_table_is_not_reported_as_to_a_stream_alone(spark: SparkSession, database: Database) -> None:
     require_version(database, 150_000, "a publication that says which columns it has")
     make_table(database, 3)
     keep(database)
@@ -274,7 +274,7 @@ def test_changes_of_a_table_that_another_one_took_the_place_of_are_not_left_out_
     assert ids(between) == ([2, 3] if how == "partitioned" else [2])
 
 
-def test_a_truncation_and_a_large_value_that_is_left_out_are_told_as_by_a_stream(
+def test_a_truncation_and_a_large_value_that_is_left_out_are_reported_as_by_a_stream(
     spark: SparkSession, database: Database
 ) -> None:
     database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text, n int)")
@@ -293,7 +293,7 @@ def test_a_truncation_and_a_large_value_that_is_left_out_are_told_as_by_a_stream
     assert rows_of(load(spark, database, at, onTruncate="ignore")) == []
 
 
-def test_a_slot_that_is_not_the_right_one_is_said_to_be_so_before_its_publication_is_missed(database: Database) -> None:
+def test_a_wrong_slot_is_reported_before_its_publication_is_missed(database: Database) -> None:
     """It is said in the words of a stream; nothing was read from the slot before. Without Spark, as the test below."""
     make_table(database, 3)
 

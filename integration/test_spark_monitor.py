@@ -49,9 +49,7 @@ def _of_table(name: str) -> str:
     return f'table="{escaped}"' if name else ""
 
 
-def test_a_query_tells_where_it_is_and_prometheus_is_told(
-    spark: SparkSession, database: Database, tmp_path: Path
-) -> None:
+def test_a_query_reports_where_it_is_to_prometheus_too(spark: SparkSession, database: Database, tmp_path: Path) -> None:
     make_table(database, ROWS)
     stream = SparkStream(spark, database, tmp_path, {"maxRowsPerTrigger": "500", "numPartitions": "1"})
     listener = PrometheusListener()
@@ -157,7 +155,7 @@ def test_a_query_that_is_started_again_is_active_though_it_plans_no_batch(
         spark.streams.removeListener(listener)
 
 
-def test_a_query_that_waits_for_changes_is_heard_of_and_is_not_behind(
+def test_a_query_that_waits_for_changes_is_reported_and_is_not_behind(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
     make_table(database, 300)
@@ -185,7 +183,7 @@ def test_a_query_that_waits_for_changes_is_heard_of_and_is_not_behind(
         spark.streams.removeListener(listener)
 
 
-def test_what_was_read_again_is_told_and_that_more_of_it_is_held(
+def test_rows_read_again_are_shown_and_that_more_of_them_are_held(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
     make_table(database, 300)

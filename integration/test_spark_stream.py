@@ -231,7 +231,7 @@ def test_a_stream_may_be_used_twice_in_one_query(stream: SparkStream) -> None:
     assert set(seen.values()) == {2}
 
 
-def test_the_dataframe_of_a_batch_that_is_over_is_said_to_be_read_too_late(stream: SparkStream) -> None:
+def test_the_dataframe_of_a_batch_that_is_over_is_reported_as_read_too_late(stream: SparkStream) -> None:
     """It is not only said that a connection or a file was lost, or that stagingDir is not shared."""
     from pyspark.errors import PythonException  # noqa: PLC0415 - reads the environment
 

@@ -36,7 +36,7 @@ def test_an_option_without_a_value_is_not_taken_for_an_empty_one(
     assert f"argument --option: {given!r} is not NAME=VALUE, such as columns=id,total" in capsys.readouterr().err
 
 
-def test_output_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "backfill.duckdb").touch()
     words = [sys.executable, "-m", "backfill", "pause", "--state-dir", str(tmp_path)]
     with Path("/dev/full").open("w") as full:
@@ -62,7 +62,7 @@ def closed_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["pause", "status", "re-backfill", "drop"])
-def test_a_folder_of_another_account_is_said_to_be_closed(
+def test_a_folder_of_another_account_is_reported_as_closed(
     closed_folder: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert command.main([name, "--state-dir", str(closed_folder)]) == 1

@@ -46,7 +46,7 @@ def test_resuming_always_goes_on_and_keeps_a_limit_that_lets_it(control: Control
         assert control.resumed().max_rows == control.max_rows
 
 
-def test_what_it_was_told_is_told_whole() -> None:
+def test_all_that_it_was_told_is_shown() -> None:
     assert Control(paused=True, max_rows=3).summary() == "paused, throttled to 3 rows a batch"
     assert Control(max_rows=0).summary() == "throttled to 0 rows a batch"
     assert (Control(paused=True).summary(), Control().summary()) == ("paused", "")

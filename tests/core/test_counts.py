@@ -11,7 +11,7 @@ from backfill.counts import ChangeCounter, Counts, Tally
 from backfill.state_dir.counts_file import keep_counts, read_counts
 
 
-def test_counts_that_cannot_be_kept_are_said_once_until_they_are(
+def test_counts_that_cannot_be_kept_are_reported_once_until_they_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "stateDir"

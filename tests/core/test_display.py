@@ -64,7 +64,7 @@ def test_vnodes_that_are_all_alike_are_not_drawn_one_by_one(state: VnodeState) -
     assert len(drawn(of, None, Window(80, plain=True), now=75.0).splitlines()) == 3
 
 
-def test_it_is_said_that_the_snapshot_is_held() -> None:
+def test_it_is_logged_that_the_snapshot_is_held() -> None:
     of = replace(at(10, 1), control=Control(paused=True))
     assert "phase snapshot (paused), 1 rows read" in drawn(of, None, Window(80), now=10.0)
     assert "paused" not in drawn(replace(of, phase="changes"), None, Window(80), now=10.0)

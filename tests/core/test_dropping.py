@@ -95,7 +95,7 @@ def test_a_snapshot_alone_is_dropped_without_its_database(
     assert list(folder.iterdir()) == []
 
 
-def test_a_stream_is_not_dropped_while_another_command_tells_it_something(
+def test_a_stream_is_not_dropped_while_another_command_changes_its_control(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(control_file, "PATIENCE", 0.2)

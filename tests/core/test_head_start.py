@@ -49,7 +49,7 @@ print("backfill.opening" in sys.modules, "psycopg" in sys.modules, "backfill.ups
 """
 
 
-def test_what_a_stream_is_opened_with_is_imported_ahead_and_what_is_missing_is_left_to_opening_to_say() -> None:
+def test_what_a_stream_is_opened_with_is_imported_ahead_and_what_is_missing_is_reported_at_opening() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], check=True, capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("True True False", "")
 
@@ -86,7 +86,7 @@ except Exception as error:
 """
 
 
-def test_what_cannot_be_imported_ahead_is_said_though_the_stream_is_opened_meanwhile() -> None:
+def test_what_cannot_be_imported_ahead_is_reported_though_the_stream_is_opened_meanwhile() -> None:
     done = subprocess.run([sys.executable, "-c", FAILED_MEANWHILE], check=True, capture_output=True, text=True)
     assert done.stdout.startswith("DriverError this Python process has too little memory: _duckdb.so")
 

@@ -163,7 +163,7 @@ def require_exact(table: dict[Key, Row], emitted: set[Key], batches: Batches) ->
                 assert sink == {key: row for key, row in states[at].items() if key in emitted}
 
 
-def test_a_long_value_that_is_never_changed_is_told_of_few_changes_at_once(tmp_path: Path) -> None:
+def test_a_long_value_that_is_never_changed_is_filled_in_for_few_changes_at_once(tmp_path: Path) -> None:
     """The value stands twice in the images of each change."""
     table: dict[Key, Row] = {("p", 1): (0, 1)}
     updates = [Change(UPDATE, ("p", 1), None, (value, 1), frozenset({"y"})) for value in range(500)]
@@ -254,7 +254,7 @@ def test_of_a_row_that_is_looked_up_and_one_that_the_log_has_the_greater_order_c
         assert sink == {("p", 1): (whole, 2)}
 
 
-def test_many_rows_are_looked_up_beside_many_changes_that_are_told_with_unchanged_values(tmp_path: Path) -> None:
+def test_many_rows_are_looked_up_beside_many_changes_with_unchanged_values(tmp_path: Path) -> None:
     stored, added = [("p", number) for number in range(20)], [("q", number) for number in range(300)]
     table: dict[Key, Row] = dict.fromkeys(stored, (0, 1))
     stream = Stream(tmp_path, {*stored, *added}, table, Rules(most_bytes=60 * LONG))

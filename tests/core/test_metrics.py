@@ -59,7 +59,7 @@ def test_the_server_gives_what_holds_when_it_is_asked(host: str, named: str) -> 
         server.close()
 
 
-def test_nothing_is_said_of_a_client_that_has_gone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_has_gone_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     """A scrape may have waited for long enough, while the driver had other things to do."""
     answering: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
     gone = threading.Event()

@@ -87,7 +87,7 @@ def test_nothing_follows_from_a_value_that_is_wrong_by_itself(wrong: str, option
         parse(options)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(OptionsError) as caught:
         parse(
             {

@@ -47,7 +47,7 @@ def test_covered_and_remaining_keys_are_all_keys_once(names: list[str]) -> None:
 
 
 @given(states)
-def test_every_vnode_is_told_of_in_ascending_order_however_they_are_folded(names: list[str]) -> None:
+def test_every_vnode_is_listed_in_ascending_order_however_they_are_folded(names: list[str]) -> None:
     told = list(frontier_of(names).per_vnode())
     kinds = {NotStarted: "not started", InProgress: "in progress", Completed: "completed"}
     assert [(number, kinds[type(progress)]) for number, progress in told] == list(enumerate(names))
@@ -162,7 +162,7 @@ def test_the_bounds_of_unfinished_vnodes_are_known_by_their_number(names: list[s
     assert known.keys() >= {number for number in range(SIZE - 1) if {number, number + 1} & around}
 
 
-def test_how_many_rows_are_left_is_told_by_the_vnodes_that_are_completed() -> None:
+def test_how_many_rows_are_left_is_estimated_from_the_completed_vnodes() -> None:
     start = Frontier.at_start((("b",), ("d",), ("f",)))
     assert rows_left(start) is None
     assert rows_left(start.advanced({0: InProgress(("a",), 9), 3: Completed(0)})) is None

@@ -109,7 +109,7 @@ def test_a_text_that_is_no_value_of_the_key_is_refused(kind: pa.DataType, text: 
 
 
 @pytest.mark.parametrize("offset", ['{"version": 99}', "{", "{}"])
-def test_an_offset_that_cannot_be_read_is_said_to_be_of_the_state_directory(offset: str, tmp_path: Path) -> None:
+def test_an_offset_that_cannot_be_read_is_reported_as_that_of_the_state_directory(offset: str, tmp_path: Path) -> None:
     state = state_of({"id": pa.int64()}, tmp_path)
     with open_store(state) as store:
         store.commit(StoredBarrier(1, offset, store.progress()))

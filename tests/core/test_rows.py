@@ -94,7 +94,7 @@ def test_the_rows_of_both_sides_have_equal_schemas_whatever_the_tables_nullabili
     assert PLAIN.snapshot_rows(snapshot(1), EPOCH).schema == PLAIN.change_rows(marked(1), EPOCH, 0).schema
 
 
-def test_a_snapshot_row_tells_of_its_epoch() -> None:
+def test_a_snapshot_row_has_the_position_and_time_of_its_epoch() -> None:
     (row,) = MARKING.snapshot_rows(snapshot(1), EPOCH).to_pylist()
     assert row == {
         "n": None,
@@ -108,7 +108,7 @@ def test_a_snapshot_row_tells_of_its_epoch() -> None:
     }
 
 
-def test_a_change_tells_of_its_commit() -> None:
+def test_a_change_has_the_position_and_time_of_its_commit() -> None:
     before, after = PLAIN.change_rows(marked(2), EPOCH, 7).to_pylist()[1:]
     assert (before["_change_type"], before["big"]) == ("update_preimage", "old")
     assert after == {

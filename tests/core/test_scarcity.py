@@ -50,7 +50,7 @@ def test_what_a_process_lacks_crosses_into_spark_in_words(error: Exception, told
         list(yielding_without_traceback(lacking)())
 
 
-def test_any_other_error_is_none_of_a_lack() -> None:
+def test_any_other_error_is_not_one_of_scarcity() -> None:
     assert scarcity(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) is None
     assert scarcity(RuntimeError("the spool is closed")) is None
     assert scarcity(ImportError("libpq.so.5: cannot open shared object file")) is None

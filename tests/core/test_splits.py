@@ -35,7 +35,7 @@ def test_the_pieces_of_the_first_batch_follow_from_its_end_alone(
     assert sum(piece.row_count for piece in alone) == sum(piece.row_count for piece in known)
 
 
-def test_the_rows_of_added_vnodes_are_told_from_those_they_were_folded_with() -> None:
+def test_the_rows_of_added_vnodes_are_distinguished_from_those_they_were_folded_with() -> None:
     begin = Frontier((CompletedRun(0, KeyRange(None, key(9)), (3, 2)),))
     end = Frontier((CompletedRun(0, KeyRange(None, key(29)), (3, 2, 4, 5)),))
     assert pieces(begin, end) == (Piece(KeyRange(key(9), key(29)), 9),)

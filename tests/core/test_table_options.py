@@ -69,7 +69,7 @@ def test_what_is_kept_is_one_text_for_the_same_options() -> None:
 
 
 @pytest.mark.parametrize(("columns", "of_spark"), [("", True), ("v", True), ("id, v", False)])
-def test_columns_that_the_option_does_not_say_are_sparks(columns: str, of_spark: bool) -> None:
+def test_columns_that_custom_schema_leaves_out_have_the_default_types(columns: str, of_spark: bool) -> None:
     """The option is blamed for a missing column only where it names it."""
     options = with_columns(parse({**GIVEN, "columns": columns}), COLUMNS)
     assert options.columns == ("id", "v")

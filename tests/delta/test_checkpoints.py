@@ -114,14 +114,14 @@ def test_the_oldest_changes_are_those_after_the_checkpoint(half_read: DeltaRun) 
     assert "checkpointLocation" not in str(lost.value), "which only a stream has"
 
 
-def test_a_sidecar_that_is_gone_is_told(half_read: DeltaRun) -> None:
+def test_a_sidecar_that_is_gone_is_reported(half_read: DeltaRun) -> None:
     for sidecar in (half_read.table / "_delta_log" / "_sidecars").iterdir():
         sidecar.unlink()
     with pytest.raises(FileGoneError, match="_sidecars"):
         half_read.plan()
 
 
-def test_a_checkpoint_that_the_log_names_and_has_not_is_told_with_what_to_do(tmp_path: Path, table: Path) -> None:
+def test_a_checkpoint_that_the_log_names_and_has_not_is_reported_with_what_to_do(tmp_path: Path, table: Path) -> None:
     run = DeltaRun(tmp_path, table)
     DeltaTable(table).create_checkpoint()
     [checkpoint] = (table / "_delta_log").glob("*.checkpoint.parquet")

@@ -118,7 +118,7 @@ def test_a_stream_is_looked_at_and_ended_without_a_url(
     assert not (tmp_path / "state" / "backfill.duckdb").exists()
 
 
-def test_of_a_table_that_was_made_again_no_lag_is_told(
+def test_of_a_table_that_was_made_again_no_lag_is_reported(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     followed(table, tmp_path)

@@ -214,7 +214,7 @@ def test_other_rows_than_the_log_says_are_refused(tmp_path: Path) -> None:
         run.read()
 
 
-def test_one_that_vacuum_took_away_is_told(tmp_path: Path) -> None:
+def test_a_deletion_vector_that_vacuum_took_away_is_reported(tmp_path: Path) -> None:
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": range(9)}), configuration={**FEED, **vectors.PROPERTIES})
     run = DeltaRun(tmp_path, table)
@@ -229,7 +229,7 @@ def test_one_that_vacuum_took_away_is_told(tmp_path: Path) -> None:
     assert run.read() == []
 
 
-def test_an_offset_that_is_not_said_is_that_of_the_only_one(tmp_path: Path) -> None:
+def test_an_offset_that_is_left_out_is_that_of_the_only_source(tmp_path: Path) -> None:
     data = content((0, bitmap([4], runs=False)))
     told = kept_in_file(tmp_path, data, 1)
     [file] = tmp_path.glob("*.bin")

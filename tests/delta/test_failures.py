@@ -39,7 +39,7 @@ MAKING = 'Could not create local directory: /t\nError: Os { code: 30, kind: Read
         (MAKING, DatabaseSetupError, "Read-only file system"),
     ],
 )
-def test_what_the_operating_system_refuses_is_told_with_what_to_do(
+def test_what_the_operating_system_refuses_is_reported_with_what_to_do(
     text: str, kind: type[BackfillError], told: str
 ) -> None:
     found = translated(TableNotFoundError(text) if text == MAKING else OSError(text), "/t")
@@ -99,7 +99,7 @@ def test_a_number_or_a_word_is_of_a_status_where_a_store_has_answered(text: str,
         "words\nPreview of invalid data:\n",
     ],
 )
-def test_what_a_value_says_is_neither_told_nor_taken_for_what_is_said_of_the_table(tmp_path: Path, value: str) -> None:
+def test_a_rows_value_is_neither_shown_nor_taken_for_an_error_of_the_table(tmp_path: Path, value: str) -> None:
     write_deltalake(tmp_path, pa.table({"id": [1], "v": [value]}))
     retyped = Schema.from_arrow(pa.schema([("id", pa.int64()), ("v", pa.int64())])).to_json()
     vectors.commit(tmp_path, [{"metaData": {**vectors.definition(tmp_path), "schemaString": retyped}}])
@@ -111,7 +111,7 @@ def test_what_a_value_says_is_neither_told_nor_taken_for_what_is_said_of_the_tab
 
 
 @pytest.mark.parametrize("value", ["words", 'two"words', "words\nin lines", "words (os error 28)", 77])
-def test_a_statistic_of_a_column_that_does_not_fit_is_not_told(tmp_path: Path, value: str | int) -> None:
+def test_a_statistic_of_a_column_that_does_not_fit_is_not_shown(tmp_path: Path, value: str | int) -> None:
     write_deltalake(tmp_path, pa.table({"id": [1], "v": [value]}))
     retyped = Schema.from_arrow(pa.table({"id": [1], "v": [True]}).schema).to_json()
     vectors.commit(tmp_path, [{"metaData": {**vectors.definition(tmp_path), "schemaString": retyped}}])
@@ -128,7 +128,7 @@ def test_the_features_that_are_not_known_are_called_what_the_sql_calls_them() ->
     assert "; ".join(dropped) in told
 
 
-def test_the_reason_is_told_also_behind_long_names_and_many_causes() -> None:
+def test_the_reason_is_shown_also_behind_long_names_and_many_causes() -> None:
     file = f"file t/{'part-' * 40}.parquet"
     denied = f"{ANSWER}403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code></Error>"
     told = translated(OSError(f"Parquet error: {file}: The operation lacked privileges for {file}: {denied}"), "/t")
@@ -152,7 +152,7 @@ def test_what_a_process_lacks_is_not_the_tables_fault(table: Path) -> None:
         raise pa.ArrowMemoryError("malloc of size 64 failed")
 
 
-def test_what_the_system_says_of_a_file_is_told_without_the_partition_it_lies_in() -> None:
+def test_what_the_system_says_of_a_file_is_reported_without_the_partition_it_lies_in() -> None:
     causes = ("Unable to open file /t/p=Eve/a.parquet", "Disk failure")
     text = "\n ↳ ".join(("Kernel error -> Generic LocalFileSystem error", *causes))
     told = translated(OSError(f"{text}\n0: <unknown>"), "/t").message

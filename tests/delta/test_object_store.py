@@ -118,7 +118,7 @@ def test_a_table_is_made_though_another_one_seemed_to_make_it(store: ObjectStore
     assert DeltaTable(TABLE).version() == 1
 
 
-def test_the_reason_is_told_and_no_url(store: ObjectStore) -> None:
+def test_the_reason_is_shown_and_no_url(store: ObjectStore) -> None:
     insert(0, 0)
     with pytest.raises(TableError, match=r"s3://elsewhere/t .* 404 Not Found: NoSuchBucket$"):
         open_latest("s3://elsewhere/t")
@@ -130,7 +130,7 @@ def test_the_reason_is_told_and_no_url(store: ObjectStore) -> None:
     assert "http://" not in e.value.message
 
 
-def test_without_a_word_to_allow_http_it_is_said(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_http_that_is_not_allowed_is_reported(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     with pytest.raises(TableError, match="URL scheme is not allowed"):
         open_latest(TABLE)

@@ -46,7 +46,7 @@ def test_key_columns_in_another_order_end_the_backfill_and_may_be_set_back(run: 
     assert run.backfilled
 
 
-def test_a_checkpoint_that_does_not_say_the_order_of_keys_is_refused(run: DeltaRun) -> None:
+def test_a_checkpoint_without_the_order_of_keys_is_refused(run: DeltaRun) -> None:
     without_state_dir(run)
     noted = json.loads(run.offsets[0])
     del noted["upstream"]["key"]
@@ -92,14 +92,14 @@ def put_back_after_a_batch(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> 
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
-def test_an_older_copy_is_told_before_it_is_written_to(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
+def test_an_older_copy_is_reported_before_it_is_written_to(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
     put_back_after_a_batch(run, tmp_path, restarts=restarts)
     with pytest.raises(DataLossError, match=r"has read version 1 .* ends with version 0: an older copy"):
         run.plan()
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
-def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
+def test_an_older_copy_that_was_written_to_is_reported(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
     put_back_after_a_batch(run, tmp_path, restarts=restarts)
     for key in (2, 3):
         DeltaTable(run.table).update(updates={"v": "'other'"}, predicate=f"a = {key}")
@@ -127,7 +127,7 @@ def test_commits_that_were_only_looked_at_may_be_replaced_by_others(
     assert run.version == 1
 
 
-def test_a_batch_is_not_told_to_be_as_far_behind_as_the_one_before_it(run: DeltaRun) -> None:
+def test_a_batch_is_not_reported_as_far_behind_as_the_one_before_it(run: DeltaRun) -> None:
     run.catch_up()
     for key in (1, 2):
         DeltaTable(run.table).update(updates={"v": "'changed'"}, predicate=f"a = {key}")

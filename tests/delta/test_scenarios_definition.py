@@ -76,7 +76,7 @@ def test_columns_may_be_added_one_after_the_other_while_the_stream_is_stopped(tm
     assert [run.fold.rows[key,]["x"] for key in range(3)] == [None, 1, None]
 
 
-def test_a_column_that_was_dropped_and_added_again_is_told(tmp_path: Path, table: Path) -> None:
+def test_a_column_that_was_dropped_and_added_again_is_reported(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     write_deltalake(table, pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
     DeltaTable(table).alter.set_table_properties({**FEED, "delta.appendOnly": "false"})
@@ -167,7 +167,7 @@ def test_a_field_that_is_added_to_a_struct_comes_once_the_query_is_started_again
     assert [row["s"] for row in run.read()] == [{"a": 1, "b": None}]
 
 
-def test_a_field_that_is_added_to_a_struct_within_a_map_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_a_field_that_is_added_to_a_struct_within_a_map_is_reported_with_the_way_out(tmp_path: Path) -> None:
     """Changes have the field; in a snapshot `deltalake` (1.6) does not read the files from before."""
     table, few = tmp_path / "table", pa.struct([pa.field("a", pa.int64())])
     more = pa.struct([*few, pa.field("b", pa.string())])

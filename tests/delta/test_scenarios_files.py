@@ -74,7 +74,7 @@ def test_a_shallow_clone_has_files_outside_its_folder(tmp_path: Path, strict: st
     assert run.fold.counts == {"insert": 7, "delete": 5}
 
 
-def test_which_rows_a_vector_had_deleted_before_is_said_by_the_commit_itself(tmp_path: Path) -> None:
+def test_which_rows_a_vector_had_deleted_before_is_read_from_the_commit_itself(tmp_path: Path) -> None:
     table = created(tmp_path / "table", {**FEED, **vectors.PROPERTIES})
     vectors.delete_rows(table, [1])
     run = all_read(tmp_path, table)
@@ -112,7 +112,7 @@ def test_times_that_spark_writes_are_the_same_in_the_snapshot_as_in_changes(tmp_
     assert read() == [("delete", row) for row in expected]
 
 
-def test_a_value_that_does_not_fit_into_its_column_is_not_told(tmp_path: Path) -> None:
+def test_a_value_that_does_not_fit_into_its_column_is_not_shown(tmp_path: Path) -> None:
     """Other writers may leave a file with values that the table's types cannot hold."""
     nano = pa.table({"id": [1], "t": pa.array([1_577_836_800_000_000_001], pa.timestamp("ns", "UTC"))})
     large = pa.table({"id": pa.array([2**40], pa.int64())})
@@ -211,7 +211,7 @@ def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table
         run.restart()
 
 
-def test_a_version_of_which_something_is_not_known_is_not_said_to_be_cleaned_up(tmp_path: Path, table: Path) -> None:
+def test_a_version_of_which_something_is_not_known_is_not_reported_as_cleaned_up(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     begin = run.version
     wants(table, "somethingNew")
@@ -242,7 +242,7 @@ def test_a_table_that_a_catalog_manages_is_refused_with_the_way_out(tmp_path: Pa
         upstream.span(str(begin + 1), "latest")
 
 
-def test_a_feature_that_rows_are_not_read_with_is_told_with_the_way_out(tmp_path: Path, table: Path) -> None:
+def test_a_feature_that_rows_are_not_read_with_is_reported_with_the_way_out(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     wants(table, "vacuumProtocolCheck")
     [file] = pa.table(DeltaTable(table).get_add_actions())["path"].to_pylist()
@@ -269,7 +269,7 @@ def test_what_a_writer_says_of_a_commit_may_be_anything(tmp_path: Path, table: P
     assert run.fold.counts == {"delete": 1}
 
 
-def test_a_line_of_a_commit_may_name_the_kinds_that_it_is_none_of(tmp_path: Path, table: Path) -> None:
+def test_a_line_of_a_commit_may_name_kinds_with_null_values(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     DeltaTable(table).delete("id = 1")
     commit = max((table / "_delta_log").glob("*.json"))

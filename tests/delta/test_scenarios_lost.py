@@ -27,7 +27,7 @@ from tests.delta.stream import DeltaRun
 from tests.delta.tables import all_read, created, half_read, rows
 
 
-def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_told(
+def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_reported(
     tmp_path: Path, table: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = all_read(tmp_path, table)
@@ -47,7 +47,7 @@ def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_told(
     assert "no longer has version 3" in caplog.text
 
 
-def test_behind_a_version_that_was_cleaned_up_a_stream_is_not_told_to_be_at_the_present(
+def test_behind_a_version_that_was_cleaned_up_a_stream_is_not_reported_as_up_to_date(
     tmp_path: Path, table: Path
 ) -> None:
     run = all_read(tmp_path, table)
@@ -60,7 +60,7 @@ def test_behind_a_version_that_was_cleaned_up_a_stream_is_not_told_to_be_at_the_
     assert (found["lag_versions"], found.get("lag_seconds"), found.get("complete_until")) == (2, None, None)
 
 
-def test_a_commit_that_goes_while_it_is_looked_at_is_told_as_one_that_the_log_no_longer_has(
+def test_a_commit_that_goes_while_it_is_read_is_reported_as_gone_from_the_log(
     tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = all_read(tmp_path, table)
@@ -113,7 +113,7 @@ def test_a_table_whose_log_is_cleaned_up_while_it_is_opened_is_opened_again(
     assert len(run.fold.rows) == 9
 
 
-def test_files_that_vacuum_took_away_before_their_changes_were_read_are_told(
+def test_files_that_vacuum_took_away_before_their_changes_were_read_are_reported(
     tmp_path: Path, table: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = all_read(tmp_path, table)
@@ -144,7 +144,7 @@ def test_the_oldest_changes_are_those_whose_files_vacuum_has_left(table: Path) -
     assert [batch["version"].to_pylist() for batch in span("earliest").read()] == [[end + 1]]
 
 
-def test_files_that_vacuum_took_away_before_they_were_read_are_told(tmp_path: Path, table: Path) -> None:
+def test_files_that_vacuum_took_away_before_they_were_read_are_reported(tmp_path: Path, table: Path) -> None:
     run = half_read(tmp_path, table)
     assert run.plan(5)
     write_deltalake(table, rows((1, "v1")), mode="overwrite")
@@ -176,7 +176,7 @@ def test_a_version_that_is_taken_away_while_a_batch_is_planned_at_it_gives_way_t
     assert len(run.fold.rows) == 11
 
 
-def test_files_that_are_missing_before_anything_is_read_are_told(tmp_path: Path, table: Path) -> None:
+def test_files_that_are_missing_before_anything_is_read_are_reported(tmp_path: Path, table: Path) -> None:
     for file in table.glob("*.parquet"):
         file.unlink()
     with pytest.raises(DataLossError, match=r"files of version 1 of .* are gone .*repair\(\) of the package deltalake"):
@@ -197,7 +197,7 @@ def test_whoever_reads_the_table_alone_is_not_told_to_start_a_stream_anew(table:
     assert "checkpointLocation" not in str(lost.value), "which only a stream has"
 
 
-def test_another_table_at_the_same_path_is_told(tmp_path: Path, table: Path) -> None:
+def test_another_table_at_the_same_path_is_reported(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     assert not run.plan()
     shutil.rmtree(table)
@@ -251,7 +251,7 @@ def test_commits_of_a_table_that_comes_to_the_path_while_they_are_read_are_not_t
     assert not other.exists()
 
 
-def test_an_older_copy_of_the_table_is_told(tmp_path: Path, table: Path) -> None:
+def test_an_older_copy_of_the_table_is_reported(tmp_path: Path, table: Path) -> None:
     shutil.copytree(table, tmp_path / "copy")
     run = all_read(tmp_path, table)
     DeltaTable(table).delete("id = 1")

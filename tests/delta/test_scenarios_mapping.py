@@ -31,7 +31,7 @@ def test_renamed_columns_are_refused_for_a_stream_and_read_as_a_snapshot(tmp_pat
     assert run.fold.counts == {"insert": 10}
 
 
-def test_columns_that_are_told_apart_by_numbers_are_refused(tmp_path: Path) -> None:
+def test_column_mapping_by_id_is_refused(tmp_path: Path) -> None:
     """`deltalake` would read a column as null where a file has another name for it."""
     table = created(tmp_path / "table", {"delta.columnMapping.mode": "id"})
     with pytest.raises(TableError, match=r"have numbers in its files \(delta.columnMapping.mode = id\)"):

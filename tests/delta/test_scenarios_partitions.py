@@ -16,7 +16,7 @@ from tests.delta.laboratory import FEED, clean_up
 from tests.delta.stream import DeltaRun
 
 
-def test_a_removed_file_of_which_the_partition_is_not_said_is_refused(tmp_path: Path) -> None:
+def test_a_removed_file_without_its_partition_is_refused(tmp_path: Path) -> None:
     """The protocol lets a writer leave the partition out."""
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": [1, 2], "p": ["x", "y"]}), partition_by=["p"], configuration=FEED)

@@ -82,7 +82,9 @@ def test_rows_of_many_columns_do_not_come_a_few_at_a_time(monkeypatch: pytest.Mo
         assert pa.Table.from_batches(found) == table
 
 
-def test_runs_leave_nothing_on_disk_and_a_full_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_runs_leave_nothing_on_disk_and_a_full_disk_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(sorting, "RUN_BYTES", 1_000)
     table = pa.table({"n": Random(1).sample(range(10_000), 10_000)})

@@ -96,7 +96,7 @@ def test_what_the_statement_was_about_decides_where_the_sqlstate_does_not(
         assert VALUE not in found.message
 
 
-def test_a_state_that_is_gone_is_told_with_what_to_do() -> None:
+def test_a_state_that_is_gone_is_reported_with_what_to_do() -> None:
     found = translated(from_psycopg("42704", 'snapshot "00000003-0000001B-1" does not exist'), about_snapshot)
     assert "Start the query again" in found.message
     assert "another server than the driver" in found.message  # Another server says the same, as it has no such state.

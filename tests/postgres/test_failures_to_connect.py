@@ -24,7 +24,7 @@ from tests.postgres.raised import VALUE, from_adbc
         ("NOT_FOUND: [Driver Manager] Could not load libadbc_driver_postgresql.so", "install it again"),
     ],
 )
-def test_what_goes_wrong_in_this_process_is_not_told_as_a_lost_connection(text: str, told: str) -> None:
+def test_what_goes_wrong_in_this_process_is_not_reported_as_a_lost_connection(text: str, told: str) -> None:
     found = translated(from_adbc(None, text))
     assert type(found) is DriverError
     assert told in found.message
@@ -39,13 +39,15 @@ def test_what_goes_wrong_in_this_process_is_not_told_as_a_lost_connection(text: 
         ('FATAL:  could not load library "/x.so": no such file', DatabaseSetupError, "session_preload_libraries"),
     ],
 )
-def test_what_the_server_lacks_is_not_told_of_this_process(text: str, kind: type[BackfillError], told: str) -> None:
+def test_what_the_server_lacks_is_not_reported_as_lacking_in_this_process(
+    text: str, kind: type[BackfillError], told: str
+) -> None:
     found = translated(from_adbc(None, text))
     assert type(found) is kind
     assert told in found.message
 
 
-def test_a_session_that_a_standby_has_ended_is_told_as_its_statement_is() -> None:
+def test_a_session_that_a_standby_has_ended_is_reported_as_its_statement_is() -> None:
     """A session may be ended in the middle of rows, where no SQLSTATE comes with the error."""
     text = "terminating connection due to conflict with recovery"
     found = translated(from_adbc(None, f"IO: [libpq] FATAL:  {text}\nDETAIL:  {VALUE}"))
@@ -135,20 +137,20 @@ def test_an_error_without_sqlstate_is_the_connections(text: str, kind: type[Back
         ('permission denied for database "shop"', "GRANT CONNECT ON DATABASE"),
     ],
 )
-def test_a_refused_login_is_told_of_what_the_server_does_not_say(text: str, told: str) -> None:
+def test_the_error_for_a_refused_login_names_what_the_server_does_not_say(text: str, told: str) -> None:
     """Of an expired password the server says the same as of a wrong one."""
     for error in (psycopg.OperationalError(f"connection failed: FATAL:  {text}"), from_adbc(None, f"FATAL:  {text}")):
         assert told in translated(error).message
 
 
-def test_a_handshake_that_is_cut_off_is_told_of_what_the_server_may_not_know() -> None:
+def test_the_error_for_a_handshake_that_is_cut_off_names_what_the_server_may_not_know() -> None:
     """The error is transient, since a server that goes down in the midst of a handshake cuts it off, too."""
     found = translated(psycopg.OperationalError("connection failed: SSL error: unexpected eof while reading"))
     assert type(found) is ConnectionLostError
     assert found.message.endswith("with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on")
 
 
-def test_a_login_that_took_too_long_is_told_of_how_it_may_take_longer() -> None:
+def test_the_error_for_a_login_that_took_too_long_names_connect_timeout() -> None:
     """A login takes some ten round trips, which is long over a slow link."""
     found = translated(psycopg.errors.ConnectionTimeout("connection timeout expired"))
     assert type(found) is ConnectionLostError
@@ -164,7 +166,7 @@ def test_a_login_that_took_too_long_is_told_of_how_it_may_take_longer() -> None:
         'too many connections for role "app"',
     ],
 )
-def test_a_server_without_room_for_more_sessions_is_told_of_its_setting(text: str) -> None:
+def test_the_error_for_a_server_without_room_for_more_sessions_names_its_setting(text: str) -> None:
     for error in (psycopg.OperationalError(f"connection failed: FATAL:  {text}"), from_adbc(None, f"FATAL:  {text}")):
         found = translated(error)
         assert type(found) is ConnectionLostError
@@ -218,7 +220,7 @@ def by_libpq(hosts: list[tuple[str, str, str]]) -> Exception:
         ([UNTRUSTED, NO_ROLE], DatabaseSetupError),
     ],
 )
-def test_of_several_hosts_it_is_told_what_each_says(
+def test_the_error_for_several_hosts_has_the_message_of_each(
     driver: Callable[[list[tuple[str, str, str]]], Exception], said: list[str], kind: type[BackfillError]
 ) -> None:
     found = translated(driver([("db1", "10.0.0.1", said[0]), ("db2", "::2", said[1])]))
@@ -236,7 +238,7 @@ def test_several_addresses_of_one_host_are_one_server(
     assert 'refused the connection: role "app" does not exist; check' in found.message
 
 
-def test_a_host_that_does_not_answer_is_told_with_the_others() -> None:
+def test_a_host_that_does_not_answer_is_reported_with_the_others() -> None:
     hosts = ["- host: 'db1', port: '5432', hostaddr: '10.0.0.1': connection timeout expired"]
     hosts += ["- host: '/run/pg', port: '5432', hostaddr: None: connection is bad: connection to server on socket "]
     hosts[-1] += f'"/run/pg/.s.PGSQL.5432" failed: {NO_ROLE}'
@@ -245,12 +247,12 @@ def test_a_host_that_does_not_answer_is_told_with_the_others() -> None:
     assert 'db1:5432: connection timeout expired; /run/pg:5432: role "app" does not exist; check' in found.message
 
 
-def test_a_service_that_is_not_there_is_told_with_where_it_is_looked_for() -> None:
+def test_a_service_that_is_not_there_is_reported_with_where_it_is_looked_for() -> None:
     found = translated(psycopg.OperationalError('connection is bad: definition of service "shop" not found'))
     assert "every executor need its file, as ~/.pg_service.conf or where PGSERVICEFILE says" in found.message
 
 
-def test_a_passfile_that_names_localhost_for_a_socket_is_told_of() -> None:
+def test_a_passfile_that_names_localhost_for_a_socket_is_reported() -> None:
     said = (
         'connection to server on socket "/var/run/postgresql/.s.PGSQL.5432" failed: fe_sendauth: no password supplied'
     )

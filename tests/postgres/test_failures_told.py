@@ -15,7 +15,7 @@ from tests.postgres.raised import VALUE, from_adbc, from_psycopg
 
 
 @pytest.mark.parametrize("state", ["P0001", "P0004"])
-def test_what_somebodys_function_says_of_a_row_is_not_told(state: str) -> None:
+def test_what_somebodys_function_says_of_a_row_is_not_shown(state: str) -> None:
     for error in (from_psycopg(state, VALUE), from_adbc(state, f"ERROR:  {VALUE}", VALUE)):
         found = translated(error)
         assert type(found) is DatabaseSetupError

@@ -30,7 +30,7 @@ def test_a_temporary_folder_that_cannot_be_written_is_named(monkeypatch: pytest.
     spool.close()
 
 
-def test_that_there_is_no_temporary_folder_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_there_is_no_temporary_folder_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
     large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})

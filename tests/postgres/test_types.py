@@ -90,7 +90,7 @@ def test_any_other_type_is_refused_with_what_is_allowed(of: TypeDescription, ove
         map_column(column(of), override)
 
 
-def test_all_problems_of_custom_schema_are_told_together() -> None:
+def test_all_problems_of_custom_schema_are_reported_together() -> None:
     with pytest.raises(OptionsError) as caught:
         map_columns([column(INT4, "a"), column(TEXT, "b")], {"a": "INT", "b": "DATE", "d": "STRING"})
     assert all(each in caught.value.message for each in ("'a'", "'b'", "'d'"))

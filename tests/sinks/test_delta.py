@@ -105,7 +105,7 @@ def test_a_path_in_which_deltalake_makes_no_table_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("rows", [[row("update_postimage", 1, "x", "new")], []], ids=["for its rows", "for its commit"])
-def test_a_full_disk_is_said_to_be_and_the_batch_comes_again(tmp_path: Path, apply: Apply, rows: list[Any]) -> None:
+def test_a_full_disk_is_reported_and_the_batch_comes_again(tmp_path: Path, apply: Apply, rows: list[Any]) -> None:
     apply(batch_of(row("insert", 1, "x", "old")), 0)
     with (
         room_for(100),
@@ -140,7 +140,7 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path, a
     assert content(tmp_path) == []
 
 
-def test_a_row_that_a_constraint_refuses_is_said_to_be_such(tmp_path: Path, apply: Apply) -> None:
+def test_a_row_that_a_constraint_refuses_is_reported_as_such(tmp_path: Path, apply: Apply) -> None:
     """This holds whatever text the row has, which is in the error of `deltalake`."""
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     DeltaTable(tmp_path).alter.add_constraint({"few": "a < 2"})

@@ -32,7 +32,7 @@ def cleaned_up_meanwhile(act: Callable[..., Any], *, commits: bool) -> Callable[
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_file_that_is_gone_after_the_commit_is_none_of_the_batch(
+def test_a_file_that_is_gone_after_the_commit_is_not_in_the_batch(
     tmp_path: Path, apply: Apply, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
     apply(batch_of(row("insert", 1, "x", "1")), 0)
@@ -47,7 +47,7 @@ def test_a_file_that_is_gone_after_the_commit_is_none_of_the_batch(
 
 
 @pytest.mark.parametrize("added", [True, False])
-def test_a_file_that_is_gone_after_a_column_was_added_is_none_of_the_batch(
+def test_a_file_that_is_gone_after_a_column_was_added_is_not_in_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: bool
 ) -> None:
     apply = apply_to(path=str(tmp_path), key=["a"], query="q", merge_schema=True)
@@ -62,7 +62,7 @@ def test_a_file_that_is_gone_after_a_column_was_added_is_none_of_the_batch(
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_file_that_is_gone_after_a_table_was_emptied_is_none_of_the_table(
+def test_a_file_that_is_gone_after_a_table_was_emptied_is_not_in_the_table(
     tmp_path: Path, apply: Apply, monkeypatch: pytest.MonkeyPatch, *, empty: bool, commits: bool
 ) -> None:
     """The commit is that of the DELETE, or of the record alone where there is nothing to delete."""

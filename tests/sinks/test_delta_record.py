@@ -79,7 +79,7 @@ def test_a_first_batch_that_leaves_no_rows_may_come_again(tmp_path: Path, apply:
     assert content(tmp_path) == []
 
 
-def test_a_table_that_was_put_back_to_an_earlier_state_is_told(tmp_path: Path) -> None:
+def test_a_table_that_was_put_back_to_an_earlier_state_is_reported(tmp_path: Path) -> None:
     table, earlier = tmp_path / "copy", tmp_path / "earlier"
     apply = apply_to(path=str(table), key=["a", "b"], query="q")
     batches = [batch_of(row("insert", number, "x", "1")) for number in range(4)]
@@ -96,7 +96,7 @@ def test_a_table_that_was_put_back_to_an_earlier_state_is_told(tmp_path: Path) -
     assert len(content(table)) == 4
 
 
-def test_batches_without_rows_that_were_left_out_are_said_to_be_such(tmp_path: Path, apply: Apply) -> None:
+def test_batches_without_rows_that_were_left_out_are_reported_as_such(tmp_path: Path, apply: Apply) -> None:
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     later = batch_of(row("insert", 2, "x", "1"))
     with pytest.raises(StateError, match=r"for number in range\(1, 3\) if batch_id == 3 else \(\): apply_batch\(batch"):
@@ -129,7 +129,7 @@ def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_p
 @pytest.mark.parametrize(
     ("to_time", "told"), [(False, "version 2, so that it lacks"), (True, "a time, so that it may lack")]
 )
-def test_a_restore_is_told_though_the_log_before_it_was_cleaned_up(
+def test_a_restore_is_reported_though_the_log_before_it_was_cleaned_up(
     tmp_path: Path, apply: Apply, told: str, *, to_time: bool
 ) -> None:
     batches = [batch_of(row("insert", number, "x", "1")) for number in range(4)]
@@ -152,7 +152,7 @@ def test_a_restore_is_told_though_the_log_before_it_was_cleaned_up(
 
 
 @pytest.mark.parametrize("since", [1, 3])
-def test_a_log_that_was_cleaned_up_without_a_restore_says_nothing(tmp_path: Path, apply: Apply, since: int) -> None:
+def test_a_log_that_was_cleaned_up_without_a_restore_is_not_reported(tmp_path: Path, apply: Apply, since: int) -> None:
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     for _ in range(since):
         write_deltalake(tmp_path, DeltaTable(tmp_path).to_pyarrow_table().slice(0, 0), mode="append")

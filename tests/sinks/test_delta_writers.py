@@ -118,7 +118,7 @@ def test_a_batch_is_merged_again_after_another_writer(
 
 
 @pytest.mark.parametrize("rows", [[row("insert", 3, "x", "1")], [row("delete", 3, "x", "1")], []], ids=KINDS)
-def test_a_restore_that_was_faster_is_told_though_the_batch_touches_other_files(
+def test_a_restore_that_was_faster_is_reported_though_the_batch_touches_other_files(
     table: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]
 ) -> None:
     """This holds also where a batch is nothing but its record."""
@@ -155,7 +155,7 @@ def test_a_writer_that_rests_within_two_minutes_is_waited_for(table: Path, monke
     assert content(table) == [(1, "x", "2", "2"), (2, "x", "theirs", "1")]
 
 
-def test_a_writer_that_never_rests_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_never_rests_is_reported(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backfill.sinks.delta.PATIENCE", 0.0)
     meddle(monkeypatch, lambda: OTHERS["a row"](DeltaTable(table)), TRIES)
     with pytest.raises(TableBusyError, match="another writer changed the Delta table"):
@@ -187,7 +187,7 @@ def test_a_table_is_emptied_after_another_writer(table: Path, monkeypatch: pytes
     assert content(table) == []
 
 
-def test_a_table_that_is_only_added_to_is_told(table: Path) -> None:
+def test_a_table_that_is_only_appended_to_is_recognized(table: Path) -> None:
     DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"})
     sink(table)(batch_of(row("insert", 3, "x", "1")), 2)
     with pytest.raises(TableError, match=r"can be updated or deleted: .* append-only.*'delta.appendOnly' = 'false'"):

@@ -42,7 +42,7 @@ from tests.postgres.raised import VALUE, from_adbc, from_psycopg
     ],
     ids=lambda item: str(item)[:30],
 )
-def test_what_goes_wrong_with_a_sinks_table_is_not_told_of_the_source(
+def test_an_error_of_a_sinks_table_is_not_reported_as_the_sources(
     state: str, text: str, kind: type[BackfillError], advice: str
 ) -> None:
     adbc = f"INTERNAL: [libpq] Failed to execute query: ERROR:  {text}\nQuery: SELECT {VALUE}"

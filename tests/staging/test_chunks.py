@@ -91,7 +91,7 @@ def test_a_reader_that_fails_leaves_nothing_and_says_why(staging: Staging, file:
 
 
 @pytest.mark.parametrize("size", [0, 1000, 7600])
-def test_a_disk_that_is_full_is_told_in_one_sentence(staging: Staging, file: Path, size: int) -> None:
+def test_a_disk_that_is_full_is_reported_in_one_sentence(staging: Staging, file: Path, size: int) -> None:
     """Closing the file fails as well, and adds nothing to the error."""
     rows = batch(*Random(0).choices(range(1 << 40), k=1000))
     with room_for(size), pytest.raises(StagingError, match=r"stagingDir cannot be written: .*File too large"):
@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_is_told_in_one_sentence(staging: Staging, file: Pat
     assert list(file.parent.iterdir()) == []
 
 
-def test_a_process_that_may_open_no_more_files_is_not_told_that_staged_ones_are_lost(staging: Staging) -> None:
+def test_where_no_more_files_may_be_opened_staged_ones_are_not_reported_as_lost(staging: Staging) -> None:
     files = staging.of_batch(7)
     files.write(NAME, SCHEMA, BATCHES)
     files.keep_changes(1)
@@ -134,7 +134,7 @@ def test_a_process_that_may_open_no_more_files_is_not_told_that_staged_ones_are_
         ("Azure Error: [ContainerNotFound] 404 The specified container does not exist.", StagingError),
     ],
 )
-def test_whether_a_store_may_answer_later_is_told_by_what_it_said(
+def test_whether_a_store_may_answer_later_follows_from_its_error(
     staging: Staging, folder: Path, said: str, kind: type[BackfillError]
 ) -> None:
     class Refusing:

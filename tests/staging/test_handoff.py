@@ -140,7 +140,7 @@ def test_when_the_state_goes_amid_the_rows_those_that_were_passed_on_do_not_come
     assert numbers(part, Overtaken(0)) == list(range(10))
 
 
-def test_when_the_state_is_gone_and_nobody_has_staged_the_chunk_that_is_said(staging: Staging) -> None:
+def test_a_state_that_is_gone_before_its_chunk_was_staged_is_reported(staging: Staging) -> None:
     with pytest.raises(SnapshotGoneError, match="released"):
         numbers(planned(staging, 4), Table(4, SnapshotGoneError("released")))
 

@@ -79,7 +79,7 @@ def test_while_somebody_looks_into_the_file_recording_is_put_off_and_made_up_for
     assert folder.told() == TOLD_IN_THE_MIDDLE
 
 
-def test_that_recording_is_put_off_is_said_once_until_it_succeeds(
+def test_that_recording_is_put_off_is_reported_once_until_it_succeeds(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
     record, named = folder.begun()

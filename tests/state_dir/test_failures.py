@@ -13,7 +13,7 @@ from backfill_state import DuckDBProgressStore, StreamIdentity
 from backfill_state.upsert import DuckDBUpsertState, Updates, UpsertLayout
 
 
-def test_last_rows_that_are_damaged_are_not_said_to_be_rebuilt(tmp_path: Path) -> None:
+def test_last_rows_that_are_damaged_are_not_reported_as_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "upsert.duckdb"
     path.write_bytes(b"not a database")
     layout = UpsertLayout("1f0c9a77", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
@@ -21,7 +21,7 @@ def test_last_rows_that_are_damaged_are_not_said_to_be_rebuilt(tmp_path: Path) -
         DuckDBUpsertState(path, layout).totals()
 
 
-def test_progress_that_takes_too_much_memory_is_not_said_to_need_that_of_last_rows(tmp_path: Path) -> None:
+def test_progress_that_takes_too_much_memory_is_not_reported_to_need_that_of_last_rows(tmp_path: Path) -> None:
     """The option `stateMemory` is for the last rows, and a stream that keeps none has no use for it."""
     key, vnodes = pa.schema([("id", pa.string())]), 40_000
     ends = pa.table({"vnode": pa.array(range(vnodes), pa.int32()), "id": [f"{end:01000}" for end in range(vnodes)]})

@@ -81,7 +81,7 @@ def test_a_disk_that_is_full_or_fails_is_not_taken_for_damage(text: str) -> None
     assert isinstance(explained(duckdb.FatalException(text), "/s"), StateUnwritableError)
 
 
-def test_a_process_that_gets_no_more_memory_is_not_said_to_need_a_higher_limit_of_duckdb() -> None:
+def test_a_process_that_gets_no_more_memory_is_not_reported_to_need_a_higher_limit_of_duckdb() -> None:
     text = "Out of Memory Error: Failed to allocate block of 2097152 bytes (bad allocation)"
     found = explained(duckdb.OutOfMemoryException(text), "/s")
     assert type(found) is StateNoMemoryLeftError

@@ -52,7 +52,7 @@ def test_of_a_snapshot_alone_nothing_is_kept_once_it_is_committed(
         spark.crash()
 
 
-def test_a_new_checkpoint_on_a_used_directory_is_refused_until_it_is_said_what_to_do(start: StartQuery) -> None:
+def test_a_new_checkpoint_on_a_used_directory_is_refused_until_an_option_says_what_to_do(start: StartQuery) -> None:
     spark = start(KEYS[:9])
     step(spark)
     step(spark)
@@ -195,7 +195,7 @@ def test_what_the_sink_left_unread_is_read_for_the_rows_that_are_kept(start: Sta
     ]
 
 
-def test_a_query_that_ended_before_unread_rows_could_be_had_is_told_so(start: StartQuery) -> None:
+def test_a_query_that_ended_before_unread_rows_could_be_had_is_an_error(start: StartQuery) -> None:
     spark = unread(start(KEYS[:4], vnodes=2, partitions=2))
     spark.crash()
     insert(spark, KEYS[5])

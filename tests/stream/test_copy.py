@@ -138,7 +138,7 @@ def test_the_number_of_readers_may_differ_in_every_batch(start: StartQuery) -> N
     assert spark.sink.rows == spark.database.latest()
 
 
-def test_a_finished_backfill_is_told_in_a_few_words(start: StartQuery) -> None:
+def test_a_finished_backfill_is_reported_in_a_few_words(start: StartQuery) -> None:
     spark = start(KEYS, vnodes=5)
     while step(spark, 6):
         pass

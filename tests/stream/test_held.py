@@ -35,7 +35,7 @@ def test_while_it_is_paused_changes_flow_and_the_snapshot_stands_still(start: St
     assert "control" not in spark.stream().report()
 
 
-def test_that_it_is_paused_is_told_after_the_backfill_too_while_rows_wait_to_be_read_again(start: StartQuery) -> None:
+def test_a_pause_is_shown_after_the_backfill_too_while_rows_wait_to_be_read_again(start: StartQuery) -> None:
     spark = caught_up(start(KEYS[:3]))
     spark.control = Control(paused=True)
     assert step(spark) == []

@@ -226,7 +226,9 @@ def test_a_stream_that_keeps_later_rows_than_the_table_has_does_not_undo_them(
     assert caplog.text.count("refused: with orderColumn the sink may have a later row") == 1
 
 
-def test_what_is_no_key_is_passed_over_and_said_once_each(start: StartQuery, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_for_what_is_no_key_are_refused_and_logged_once_each(
+    start: StartQuery, caplog: pytest.LogCaptureFixture
+) -> None:
     spark = caught_up(start(KEYS[:3]))
     stream = spark.barrier().stream
     spark.control = Control(requests=(ReadAgain("a", stream, ("1", "x")), ReadAgain("b", stream, None, ("1",))))

@@ -46,7 +46,7 @@ def test_a_truncation_is_passed_over_where_that_was_asked_for(start: StartQuery)
     assert told(spark.read()) == [("insert", KEYS[9], "new")]
 
 
-def test_rows_that_were_read_after_the_present_at_which_a_query_stops_are_told_after_a_truncation(
+def test_rows_that_were_read_after_the_present_at_which_a_query_stops_are_reported_after_a_truncation(
     start: StartQuery,
 ) -> None:
     """These rows are in a chunk that was lost in a crash and read later, and the truncation takes them away again."""

@@ -129,7 +129,7 @@ def test_the_progress_of_a_stream_is_not_taken_for_its_upsert_state(path: Path) 
         DuckDBProgressStore(path).identity()
 
 
-def test_a_file_that_is_no_database_is_called_damaged_and_says_how_to_go_on(path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported_as_damaged_with_how_to_go_on(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"not a database")
     with pytest.raises(

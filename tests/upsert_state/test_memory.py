@@ -132,7 +132,7 @@ def test_what_was_put_is_let_go_of_while_the_batch_goes_on(path: Path) -> None:
         assert pa.total_allocated_bytes() - before < given.keys.nbytes
 
 
-def test_too_little_memory_is_said(path: Path) -> None:
+def test_too_little_memory_is_reported(path: Path) -> None:
     layout = UpsertLayout("s", pa.schema([pa.field("id", pa.int64())]), pa.schema([pa.field("text", pa.string())]))
     with (
         DuckDBUpsertState(path, layout, memory_limit="1MB") as state,

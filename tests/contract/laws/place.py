@@ -71,7 +71,7 @@ class PlaceLaws:
         with pytest.raises(DataLossError):
             reopened(laboratory, epoch)
 
-    def test_a_lag_is_told_of_a_stream_whose_log_is_kept_and_of_no_other(self, laboratory: Laboratory) -> None:
+    def test_a_lag_is_reported_only_for_a_stream_whose_log_is_kept(self, laboratory: Laboratory) -> None:
         upstream = begun(laboratory)
         bookmark, epoch = upstream.bookmark(STREAM), pinned(upstream).epoch
         laboratory.write(insert(laboratory.keys[0]))
