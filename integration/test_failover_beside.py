@@ -75,6 +75,30 @@ def test_rows_are_not_read_from_a_primary_that_stayed_behind_while_changes_are_r
     run.finish()
 
 
+def test_the_history_of_a_timeline_is_not_asked_of_a_primary_that_stayed_behind(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked over a connection of its own, which may lead to another server. The next try asks the right one."""
+    primary, other, database = with_standby(start_postgres)
+    run = start_stream(database=database, vnodeCount="4", numPartitions="2")
+    servers = Pair(primary, other, run)
+    run.backfill()
+    servers.synchronize()
+    run.stop()
+    servers.hand_over()
+    primary.start()
+    run.restart(url=leading_to(other))
+    ours, elsewhere = Connector.here, iter([Connector.of(primary.dsn)])
+
+    def here(connector: Connector, **parameters: str) -> str:
+        return ours(next(elsewhere, connector) if parameters else connector, **parameters)
+
+    monkeypatch.setattr(Connector, "here", here)
+    churn(run.database, 1)
+    run.finish()
+    assert next(elsewhere, None) is None
+
+
 def test_a_copy_of_the_primary_without_the_slot_is_not_taken_for_a_loss(
     start_postgres: Callable[..., LocalServer],
     start_stream: StartStream,

@@ -47,7 +47,7 @@ class OwnLog:
         """
         now = require_log(ask_log(session), system=self.system, reached=max(reached.values(), default=LOG_BEGIN))
         others = {timeline: lsn for timeline, lsn in reached.items() if timeline != now}
-        left = timelines.history(connector, now) if others else {}
+        left = timelines.history(connector, self.system, now) if others else {}
         for timeline, lsn in others.items():
             if left.get(timeline, LOG_BEGIN) < lsn:
                 has = f"as far as {format_lsn(left[timeline])}" if timeline in left else "nowhere"
@@ -67,7 +67,7 @@ class OwnLog:
         Raises DataLossError where it began elsewhere than is noted.
         """
         try:
-            left = timelines.history(connector, self.timeline)
+            left = timelines.history(connector, self.system, self.timeline)
         except BackfillError:
             return self
         began = _beginning(left, self.timeline)

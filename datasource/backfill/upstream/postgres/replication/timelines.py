@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -19,10 +19,11 @@ from backfill.errors import DatabaseSetupError
 from backfill.upstream.postgres.position import Lsn, parse_lsn
 from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.failures import translated
+from backfill.upstream.postgres.session.server import ORIGIN, require_origin
 
 FIRST: Final = "1"
 
-_LEFT_AT: Final = re.compile(rb"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MULTILINE)
+_LEFT_AT: Final = re.compile(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MULTILINE)
 
 
 def another(read: str, now: str) -> str:
@@ -33,22 +34,31 @@ def another(read: str, now: str) -> str:
     )
 
 
-def history(connector: Connector, timeline: str) -> Mapping[str, Lsn]:
-    """For each timeline that `timeline`, the server's own, comes from: the LSN up to which both have the same log."""
+def history(connector: Connector, system: str, timeline: str) -> Mapping[str, Lsn]:
+    """For each timeline that `timeline`, the server's own, comes from: the LSN up to which both have the same log.
+
+    OtherServerError where the server that answers is not on that timeline of that system: see `require_log_of`.
+    """
     if timeline == FIRST:
         return {}
     with closing(_replicating(connector, timeline)) as connection:
-        # Such a connection takes commands only by the simple protocol.
-        found = connection.pgconn.exec_(f"TIMELINE_HISTORY {int(timeline)}".encode())
-        text = found.get_value(0, 1) if found.status == ExecStatus.TUPLES_OK else None
-        if text is None:
-            message = connection.pgconn.get_error_message()
-            raise DatabaseSetupError(f"the server does not say where its timeline {timeline} began: {message}")
+        require_origin(_row(connection, ORIGIN, timeline), system, timeline)
+        _, text = _row(connection, f"TIMELINE_HISTORY {int(timeline)}", timeline)
     # Each line has a number, an LSN and a reason; others are empty, or begin with #.
-    return {number.decode(): parse_lsn(at.decode()) for number, at in _LEFT_AT.findall(text)}
+    return {number: parse_lsn(at) for number, at in _LEFT_AT.findall(text or "")}
 
 
-def _replicating(connector: Connector, timeline: str) -> psycopg.Connection[tuple[object, ...]]:
+def _row(connection: psycopg.Connection[Any], statement: str, timeline: str) -> list[str | None]:
+    # Such a connection takes commands only by the simple protocol.
+    found = connection.pgconn.exec_(statement.encode())
+    if found.status != ExecStatus.TUPLES_OK:
+        message = connection.pgconn.get_error_message()
+        raise DatabaseSetupError(f"the server does not say where its timeline {timeline} began: {message}")
+    values = [found.get_value(0, column) for column in range(found.nfields)]
+    return [None if value is None else value.decode(errors="replace") for value in values]
+
+
+def _replicating(connector: Connector, timeline: str) -> psycopg.Connection[Any]:
     try:
         return psycopg.connect(connector.here(replication="database"))
     except psycopg.Error as error:

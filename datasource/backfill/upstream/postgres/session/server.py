@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from psycopg.rows import class_row
@@ -10,7 +11,7 @@ from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossErr
 from backfill.upstream.postgres.description import ServerDescription
 from backfill.upstream.postgres.position import Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
-from backfill.upstream.postgres.session.connection import Asked, Cursor, Session, one_row
+from backfill.upstream.postgres.session.connection import Asked, Session, one_row
 from backfill.wording import ELSEWHERE, FRESH_START
 
 OLDEST: Final = 140000
@@ -156,13 +157,13 @@ def require_log_of(session: ArrowSession, system: str, timeline: str) -> None:
     if session.log_of == (system, timeline):
         return
     session.execute(ORIGIN)
-    require_origin(session, system, timeline)
+    require_origin(one_row(session), system, timeline)
     session.log_of = system, timeline
 
 
-def require_origin(asked: Cursor, system: str, timeline: str) -> None:
-    """As `require_log_of`, by what a session of either driver answers to ORIGIN."""
-    found, found_timeline = one_row(asked)
+def require_origin(row: Sequence[str | None], system: str, timeline: str) -> None:
+    """As `require_log_of`, by the row that any session answers to ORIGIN with."""
+    found, found_timeline = row
     if found_timeline is None:
         raise ConnectionLostError(STANDBY)
     if found != system or found_timeline != timeline:

@@ -70,7 +70,7 @@ class ExportingSession:
             origin = session.execute(ORIGIN)
             stood = session.execute(sql.SQL("SELECT {}").format(files_of(self.table.name)))
         if log is not None:
-            require_origin(origin, log.system, log.timeline)
+            require_origin(one_row(origin), log.system, log.timeline)
         with session.pipeline():
             session.execute(BEGIN)
             with _locked(session, self.table):
