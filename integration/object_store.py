@@ -95,9 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def handle_expect_100(self) -> bool:
-        told = super().handle_expect_100()
+        goes_on = super().handle_expect_100()
         self.wfile.flush()
-        return told
+        return goes_on
 
     def _handle(self) -> None:
         parts = urlsplit(self.path)

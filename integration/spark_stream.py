@@ -136,7 +136,7 @@ def wait_for(condition: Callable[[], bool], query: StreamingQuery | None = None)
             raise error
         return False
 
-    eventually(holds, seconds=PATIENCE, told=lambda: f"the query stands at {query and query.lastProgress}")
+    eventually(holds, seconds=PATIENCE, otherwise=lambda: f"the query stands at {query and query.lastProgress}")
 
 
 def sessions(database: Database) -> int:

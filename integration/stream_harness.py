@@ -271,7 +271,7 @@ class StreamRun(Query[Row]):
         )
 
 
-def told(run: StreamRun) -> list[tuple[str, int, str | None]]:
+def next_changes(run: StreamRun) -> list[tuple[str, int, str | None]]:
     """Runs the next batch; returns its changes as `_change_type`, `id` and `v`."""
     assert run.plan()
     rows = sorted(run.read(), key=lambda row: row["_sequence"])

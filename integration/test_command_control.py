@@ -42,8 +42,8 @@ def rows_read(run: StreamRun) -> int:
 def test_another_process_pauses_and_resumes_a_stream(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:
     run.judged_batch(100)
     command = [sys.executable, "-m", "backfill", "pause", "--state-dir", run.options["stateDir"]]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert said == "from the next batch on: paused\n"
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert output == "from the next batch on: paused\n"
     assert not run.batch(100)
     held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in trans%'"
     eventually(lambda: run.database.execute(held) == [(0,)])  # A session that was closed ends a moment later.
@@ -112,11 +112,11 @@ def test_what_several_processes_ask_for_at_once_is_all_asked_for(run: StreamRun)
     run.batch(100)
     command = [sys.executable, "-c", PATIENT, "re-backfill", "--state-dir", run.options["stateDir"]]
     asking = [subprocess.Popen([*command, "--from", str(number)], stdout=subprocess.PIPE) for number in range(4)]
-    said = [asked.communicate()[0].decode() for asked in asking]
+    output = [asked.communicate()[0].decode() for asked in asking]
     assert [asked.returncode for asked in asking] == [0] * 4
-    names = [text.split()[1].rstrip(":") for text in said]
-    told = json.loads((Path(run.options["stateDir"]) / "control.json").read_text())
-    assert sorted(request["id"] for request in told["requests"]) == sorted(names)
+    names = [text.split()[1].rstrip(":") for text in output]
+    control = json.loads((Path(run.options["stateDir"]) / "control.json").read_text())
+    assert sorted(request["id"] for request in control["requests"]) == sorted(names)
 
 
 def test_a_stream_that_runs_is_not_dropped(
@@ -177,9 +177,9 @@ def test_what_was_dropped_and_what_was_not_there_is_printed(
     run.database.execute("SELECT pg_drop_replication_slot(%s)", [name])
     state = run.options["stateDir"]
     tell(run, "drop", "--url", run.database.url(tmp_path))
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].endswith(f": slot {name} (gone already)")
-    assert said[1] == (
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].endswith(f": slot {name} (gone already)")
+    assert output[1] == (
         f"found no staged chunks of it in {state}/staging; if it had another stagingDir, remove the folder {stream} "
         "there"
     )
@@ -237,9 +237,9 @@ def test_staged_chunks_are_dropped_though_another_place_is_named(
     staging = Path(run.options["stateDir"]) / "staging"
     assert len(list(staging.iterdir())) == 1
     tell(run, "drop", "--url", run.database.url(tmp_path), "--staging-dir", str(tmp_path / "wrong"))
-    said = capsys.readouterr().out
-    assert f"removed its staged chunks from {staging}" in said
-    assert f"found no staged chunks of it in {tmp_path / 'wrong'}" in said
+    output = capsys.readouterr().out
+    assert f"removed its staged chunks from {staging}" in output
+    assert f"found no staged chunks of it in {tmp_path / 'wrong'}" in output
     assert not staging.exists()
 
 

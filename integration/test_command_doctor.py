@@ -54,9 +54,9 @@ def test_what_the_database_refuses_to_tell_hides_nothing_else(database: Database
     login = database.login()
     database.execute(f"ALTER ROLE {database.name} NOSUPERUSER; GRANT SELECT ON t TO {database.name}")
     options = {**database.options, **login, "dbtable": "t", "stateDir": str(tmp_path)}
-    told = [found.what for found in examine(parse(options, streaming=True)) if found.refuses]
-    assert sum("pg_control_system" in what for what in told) == 1
-    assert any("may not use replication slots" in what for what in told)
+    refusals = [found.what for found in examine(parse(options, streaming=True)) if found.refuses]
+    assert sum("pg_control_system" in what for what in refusals) == 1
+    assert any("may not use replication slots" in what for what in refusals)
 
 
 def test_a_table_that_somebody_has_locked_is_not_waited_for(database: Database, doctor: Doctor) -> None:

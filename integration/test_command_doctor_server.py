@@ -103,16 +103,16 @@ def test_a_slot_that_somebody_made_is_looked_at_and_needs_no_other(
     with psycopg.connect(server.dsn, dbname="other", autocommit=True) as session:
         session.execute("SELECT pg_create_logical_replication_slot('elsewhere', 'pgoutput')")
 
-    def said(slot: str) -> tuple[int, str]:
+    def doctor_of(slot: str) -> tuple[int, str]:
         return doctor("--option", f"slotName={slot}", url=as_uri(server.dsn, password=None))
 
-    assert said("mine")[0] == 0
+    assert doctor_of("mine")[0] == 0
     for slot, words in (
         ("odd", "slot odd exists and uses test_decoding"),
         ("elsewhere", "slot elsewhere belongs to database other, and url names database postgres"),
         ("new", "all 3 replication slots of the server are taken"),
     ):
-        code, text = said(slot)
+        code, text = doctor_of(slot)
         assert (code, words in text) == (1, True)
 
 

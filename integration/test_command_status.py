@@ -74,16 +74,16 @@ def test_how_far_it_is_behind_is_since_it_was_known_to_have_everything(
     run.database.execute("SELECT pg_sleep(2.1)")
     run.ask()
     behind = run.stream().report()["lag_seconds"]
-    told = run.upstream.lag_of(run.barrier().bookmark, run.barrier().epoch).figures()
+    reported = run.upstream.lag_of(run.barrier().bookmark, run.barrier().epoch).figures()
     assert isinstance(behind, int)
-    assert int(told["lag_seconds"]) > behind
+    assert int(reported["lag_seconds"]) > behind
     found = look(run, capsys, "--url", run.database.url(tmp_path))
-    told = run.upstream.lag_of(run.barrier().bookmark, run.barrier().epoch).figures()
-    assert int(told["lag_seconds"]) > found["lag_seconds"] >= behind
+    reported = run.upstream.lag_of(run.barrier().bookmark, run.barrier().epoch).figures()
+    assert int(reported["lag_seconds"]) > found["lag_seconds"] >= behind
     assert (found["changes_passed_on"], found["changes_held_back"]) == (3, 0)
     (run.folder / "state" / "counts.json").write_text("{")
     found = look(run, capsys, "--url", run.database.url(tmp_path))
-    assert found["lag_seconds"] >= int(told["lag_seconds"])
+    assert found["lag_seconds"] >= int(reported["lag_seconds"])
     assert "changes_passed_on" not in found
 
 
@@ -95,9 +95,9 @@ def test_a_moment_to_which_the_clock_of_the_server_has_not_come_yet_does_not_say
     run.database.execute("UPDATE t SET v = 'changed'")
     barrier = run.barrier()
     tomorrow = replace(barrier.epoch, timestamp=barrier.epoch.timestamp + 86_400_000_000)
-    told = run.upstream.lag_of(barrier.bookmark, tomorrow)
-    assert (told.complete_until, told.lag_seconds) == (None, None)
-    assert told.lag_bytes
+    reported = run.upstream.lag_of(barrier.bookmark, tomorrow)
+    assert (reported.complete_until, reported.lag_seconds) == (None, None)
+    assert reported.lag_bytes
 
 
 def test_of_a_backlog_that_is_cut_the_last_commit_that_was_read_counts(run: StreamRun) -> None:

@@ -118,4 +118,4 @@ def test_a_state_is_let_go_where_a_batch_that_was_to_end_at_it_is_refused(
     with pytest.raises(SchemaChangedError):
         run.plan(3)
     # A server that is busy learns a little later that its client has closed the session.
-    eventually(lambda: sessions(database, EXPORTER) == 0, told=lambda: "the state is still held")
+    eventually(lambda: sessions(database, EXPORTER) == 0, otherwise=lambda: "the state is still held")

@@ -80,7 +80,7 @@ def number(variable: str, default: str) -> int:
 def random_stream(database: Database, folder: Path, rng: Random, url: str | None, size: int) -> Lives:
     shape = rng.choice(SHAPES)
     shape.create(database, size, identity=rng.choice(["DEFAULT", "FULL"]))
-    told = rng.choice([{}, {"changelog": "full"}, {"envelope": "upsert"}])
+    extra = rng.choice([{}, {"changelog": "full"}, {"envelope": "upsert"}])
     staging = {"stagingDir": (folder / "chunks, été 1").as_uri()} if rng.random() < 0.3 else {}
     settings = {
         **SMALL,
@@ -97,7 +97,7 @@ def random_stream(database: Database, folder: Path, rng: Random, url: str | None
         numPartitions=str(rng.randrange(1, 5)),
         maxBytesPerTrigger=str(rng.choice([2_000, 4_000, 8_000])),
         **staging,
-        **told,
+        **extra,
     )
 
 

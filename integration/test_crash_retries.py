@@ -43,7 +43,7 @@ def held(database: Database) -> list[tuple[object, ...]]:
 
 
 def wait_until_nothing_is_held(database: Database) -> None:
-    eventually(lambda: not held(database), told=lambda: f"still open: {held(database)}")
+    eventually(lambda: not held(database), otherwise=lambda: f"still open: {held(database)}")
 
 
 @pytest.fixture

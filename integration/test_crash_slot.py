@@ -54,7 +54,7 @@ def test_a_slot_that_was_being_made_when_the_driver_died_is_made_by_the_next(
         lives.wait_a_little(1.0)
         write(database, "while the second driver waits")
         writer.commit()
-    assert lives.wait_a_little(PATIENCE) == 0, lives.said()
+    assert lives.wait_a_little(PATIENCE) == 0, lives.end_of_output()
     write(database, "later")
     lives.finish()
     ((slots,),) = database.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
@@ -81,7 +81,7 @@ def test_a_publication_that_was_being_made_when_the_driver_died_is_taken_over(
         eventually(lambda: not set(database.execute(waiting)) <= set(first))
         write(database, "while the second driver waits")
         analyst.commit()
-    assert lives.wait_a_little(PATIENCE) == 0, lives.said()
+    assert lives.wait_a_little(PATIENCE) == 0, lives.end_of_output()
     write(database, "later")
     lives.finish()
 

@@ -112,6 +112,6 @@ def test_a_speculative_copy_of_a_task_adds_no_row_and_the_snapshot_is_let_go_bef
         eventually(
             lambda: not database.execute(held),
             seconds=PATIENCE,
-            told=lambda: f"open while Spark waits for its trigger: {database.execute(held)}",
+            otherwise=lambda: f"open while Spark waits for its trigger: {database.execute(held)}",
         )
         lives.require_exact()

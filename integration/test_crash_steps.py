@@ -130,7 +130,7 @@ def test_the_driver_dies_while_rows_are_taken_again(database: Database, tmp_path
 def test_readers_die_and_others_read_in_their_place(database: Database, tmp_path: Path, step: str) -> None:
     lives = a_stream(database, tmp_path)
     lives.start(*(Strike(step, nth, "process") for nth in (1, 2, 3)), until_idle=True, max_rows=MANY)
-    assert lives.wait(PATIENCE) == 0, lives.said()
+    assert lives.wait(PATIENCE) == 0, lives.end_of_output()
     assert len(lives.reached) == 3
     lives.finish()
 

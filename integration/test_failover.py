@@ -117,9 +117,9 @@ def test_a_stream_goes_on_by_itself_with_the_slot_that_came_along(
         run.batch(50)
         churn(run.database, 4)
         run.batch(50)  # The timeline is noted with the first batch that is planned on it.
-    (said,) = [record.getMessage() for record in caplog.records if "timeline" in record.getMessage()]
-    assert "server is on timeline 2 and was on 1" in said
-    assert said.endswith(f"it has replication slot {run.slot}, so nothing is lost")
+    (warning,) = [record.getMessage() for record in caplog.records if "timeline" in record.getMessage()]
+    assert "server is on timeline 2 and was on 1" in warning
+    assert warning.endswith(f"it has replication slot {run.slot}, so nothing is lost")
     caplog.clear()
     run.restart()
     churn(run.database, 5)

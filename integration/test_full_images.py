@@ -8,7 +8,7 @@ from backfill.errors import StateError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.large_values import change, documents
-from integration.stream_harness import table_of, told
+from integration.stream_harness import next_changes, table_of
 
 
 @pytest.mark.parametrize("rows", [3, 100], ids=["in the middle of the backfill", "after it"])
@@ -61,9 +61,9 @@ def test_updates_and_deletes_have_the_whole_row_before_them(database: Database, 
         ("delete", 2, "v2"),
         ("insert", 2, None),
     ]
-    assert told(run) == expected
+    assert next_changes(run) == expected
     database.execute("DELETE FROM t WHERE id IN (1, 30)")
-    assert told(run) == [("delete", 1, "b"), ("delete", 30, "v3")]
+    assert next_changes(run) == [("delete", 1, "b"), ("delete", 30, "v3")]
     figures = run.stream().report()
     assert (figures["state_rows"], int(figures["state_file_bytes"]) > 0) == (1, True)
     run.finish()
@@ -87,7 +87,7 @@ def test_an_upsert_that_changes_nothing_is_left_out(database: Database, start_st
     run = start_stream(envelope="upsert")
     run.batch()
     database.execute("UPDATE t SET v = v; UPDATE t SET v = 'b' WHERE id = 1; UPDATE t SET v = 'b' WHERE id = 1")
-    assert told(run) == [("update_preimage", 1, "v1"), ("update_postimage", 1, "b")]
+    assert next_changes(run) == [("update_preimage", 1, "v1"), ("update_postimage", 1, "b")]
     run.finish()
 
 
@@ -116,7 +116,7 @@ def test_after_a_truncation_rows_are_new_if_the_consumer_heard_of_it(
         connection.execute("UPDATE t SET v = 'a' WHERE id = 1; TRUNCATE t; INSERT INTO t VALUES (1, 'new'), (9, 'new')")
     emitted = [("truncate", None, None), ("insert", 1, "new")]
     ignored = [("update_preimage", 1, "a"), ("update_postimage", 1, "new")]
-    assert told(run) == [
+    assert next_changes(run) == [
         ("update_preimage", 1, "v1"),
         ("update_postimage", 1, "a"),
         *(emitted if truncate == "emit" else ignored),

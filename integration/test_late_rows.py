@@ -10,7 +10,7 @@ from backfill.__main__ import main
 from backfill.errors import OptionsError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import table_of, told
+from integration.stream_harness import next_changes, table_of
 
 
 def test_a_row_that_comes_late_by_its_order_is_left_out(
@@ -28,7 +28,7 @@ def test_a_row_that_comes_late_by_its_order_is_left_out(
         "UPDATE t SET v = 'next', at = '2026-01-06' WHERE id = 2;"
         "UPDATE t SET v = 'late', at = '2026-01-05' WHERE id = 2; UPDATE t SET v = 'at once' WHERE id = 3"
     )
-    assert told(run) == [
+    assert next_changes(run) == [
         ("update_preimage", 2, "first"),
         ("update_postimage", 2, "next"),
         ("update_preimage", 3, "first"),
@@ -36,7 +36,7 @@ def test_a_row_that_comes_late_by_its_order_is_left_out(
     ]
     run.restart()
     database.execute("DELETE FROM t; INSERT INTO t VALUES (1, 'late', '2026-01-03'), (2, 'new', '2026-01-07')")
-    assert told(run) == [
+    assert next_changes(run) == [
         ("delete", 1, "first"),
         ("delete", 2, "next"),
         ("delete", 3, "at once"),
@@ -72,7 +72,11 @@ def test_an_order_of_any_of_its_types_decides(
         f"UPDATE t SET v = 'late', at = '{late}' WHERE id = 1; UPDATE t SET v = 'next', at = '{later}' WHERE id = 2;"
         "DELETE FROM t WHERE id = 1"
     )
-    assert told(run) == [("update_preimage", 2, "first"), ("update_postimage", 2, "next"), ("delete", 1, "first")]
+    assert next_changes(run) == [
+        ("update_preimage", 2, "first"),
+        ("update_postimage", 2, "next"),
+        ("delete", 1, "first"),
+    ]
 
 
 def test_a_row_without_an_order_is_never_late_and_its_key_keeps_the_order_that_it_had(
@@ -84,7 +88,7 @@ def test_a_row_without_an_order_is_never_late_and_its_key_keeps_the_order_that_i
     later = (("b", "5"), ("late", "4"), ("c", "NULL"), ("late", "3"), ("d", "6"))
     for value, order in later:
         database.execute(f"UPDATE t SET v = '{value}', at = {order}")
-    assert [row[2] for row in told(run) if row[0] == "update_postimage"] == ["b", "c", "d"]
+    assert [row[2] for row in next_changes(run) if row[0] == "update_postimage"] == ["b", "c", "d"]
 
 
 @pytest.mark.parametrize(

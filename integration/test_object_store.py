@@ -27,7 +27,7 @@ from tests.simulator.conditions import simulated
 from tests.simulator.database import Database as SimulatedDatabase
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import Server
-from tests.stream.scenario import KEYS, snapshot_of, told, update
+from tests.stream.scenario import KEYS, changes_of, snapshot_of, update
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,4 +214,4 @@ def test_a_reader_left_over_from_a_checkpoint_before_does_not_take_a_place_in_th
         rows = spark.read()
         spark.commit(rows)
         spark.check()
-    assert told(rows) == [*snapshot_of(*KEYS[2:5]), *snapshot_of(KEYS[5], value="changed")]
+    assert changes_of(rows) == [*snapshot_of(*KEYS[2:5]), *snapshot_of(KEYS[5], value="changed")]

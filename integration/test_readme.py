@@ -133,8 +133,8 @@ def test_whole_rows_before_and_after(spark: SparkSession, orders: Database, tmp_
         query.processAllAvailable()
         orders.execute("UPDATE orders SET status = 'sent' WHERE id = 3; DELETE FROM orders WHERE id = 3")
         query.processAllAvailable()
-        told = spark.table("whole_rows").where("NOT _is_snapshot").orderBy("_sequence").collect()
-        assert [(row._change_type, row.id, row.status, row.total) for row in told] == [
+        changed = spark.table("whole_rows").where("NOT _is_snapshot").orderBy("_sequence").collect()
+        assert [(row._change_type, row.id, row.status, row.total) for row in changed] == [
             ("update_preimage", 3, "open", 3),
             ("update_postimage", 3, "sent", 3),
             ("delete", 3, "sent", 3),

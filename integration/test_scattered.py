@@ -277,7 +277,8 @@ def test_ranges_are_counted_by_bitmaps_as_by_the_index(
         counted = {}
         for chosen in (False, True):
             monkeypatch.setattr(
-                "backfill.upstream.postgres.snapshot.pin.better_by_bitmap", lambda _, said=chosen: f"SELECT {said}"
+                "backfill.upstream.postgres.snapshot.pin.better_by_bitmap",
+                lambda _, by_bitmap=chosen: f"SELECT {by_bitmap}",
             )
             pin = upstream.snapshot_epoch(None, max_changes=9).pin
             assert pin is not None

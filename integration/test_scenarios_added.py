@@ -11,7 +11,7 @@ from integration.database import Database
 from integration.definition import WHEN, refused, started
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import table_of
-from integration.waiting import said
+from integration.waiting import logged
 
 
 @pytest.mark.parametrize("when", WHEN)
@@ -28,9 +28,9 @@ def test_an_added_column_does_not_disturb_a_running_stream(
             run.judged_batch(30)
         run.backfill(300)
         run.finish()
-    told = [record.getMessage() for record in caplog.records if "was added" in record.getMessage()]
-    assert [message.split()[1] for message in told] == ["extra", "more"]
-    assert all("or backfill re-backfill reads them again" in message for message in told)
+    warning = [record.getMessage() for record in caplog.records if "was added" in record.getMessage()]
+    assert [message.split()[1] for message in warning] == ["extra", "more"]
+    assert all("or backfill re-backfill reads them again" in message for message in warning)
 
 
 @pytest.mark.parametrize("when", WHEN)
@@ -52,12 +52,12 @@ def test_an_added_column_that_is_carried_is_reported_as_missing_from_rows_that_c
     with caplog.at_level(logging.WARNING, "backfill"):
         run.restart()
         run.catch_up()
-        (told,) = said(caplog)
+        (warning,) = logged(caplog)
         run.restart(columns="id,v")
         run.catch_up()
-    assert said(caplog) == [told]
-    assert "column extra was added" in told
-    assert "until they change, or backfill re-backfill reads them again" in told
+    assert logged(caplog) == [warning]
+    assert "column extra was added" in warning
+    assert "until they change, or backfill re-backfill reads them again" in warning
 
 
 def test_a_column_that_the_stream_leaves_out_is_not_reported_as_added(

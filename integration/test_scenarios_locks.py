@@ -24,7 +24,7 @@ from integration.servers import LocalServer
 from integration.standby import no_standby
 from integration.stream_harness import table_of
 from integration.versions import require_version
-from integration.waiting import eventually, said
+from integration.waiting import eventually, logged
 
 WAITS_FOR_NOBODY = "SET lock_timeout = '300ms'"
 
@@ -71,11 +71,11 @@ def test_changes_are_followed_while_a_partition_that_was_attached_is_locked(
         database.execute("INSERT INTO t VALUES (150, 'new')")
         run.catch_up()
     assert (150,) in run.fold.rows
-    assert said(caplog) == []
+    assert logged(caplog) == []
     database.execute("INSERT INTO t VALUES (151, 'new')")
     run.catch_up()
-    (told,) = said(caplog)
-    assert told.startswith('partition "public"."top" of "public"."t" was attached, and has rows')
+    (warning,) = logged(caplog)
+    assert warning.startswith('partition "public"."top" of "public"."t" was attached, and has rows')
 
 
 @pytest.mark.parametrize("statement", ["LOCK TABLE other, t", "DROP TABLE other"])

@@ -17,7 +17,7 @@ from integration.processes import kill
 from integration.scenarios import AT_ANY_TIME, RESTARTS, refused, started
 from integration.servers.local import LocalServer
 from integration.stream_harness import table_of
-from integration.waiting import eventually, said
+from integration.waiting import eventually, logged
 
 
 @RESTARTS
@@ -80,9 +80,9 @@ def test_the_advice_for_a_slot_of_another_kind_leads_out(
     database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
     database.execute(making, [run.slot])
     run.restart()
-    with pytest.raises(DataLossError, match=rf"{kind}.*failOnDataLoss=false") as told:
+    with pytest.raises(DataLossError, match=rf"{kind}.*failOnDataLoss=false") as refusal:
         run.catch_up()
-    _follow(database, told.value)
+    _follow(database, refusal.value)
     run.restart(failOnDataLoss="false")
     run.catch_up()
     database.execute("UPDATE t SET v = 'new'")
@@ -101,9 +101,9 @@ def test_a_physical_slot_under_the_same_name_is_not_dropped_with_the_stream(
     assert f"replication slot {run.slot} is a physical one" in capsys.readouterr().err
     new = run.new_checkpoint()
     new.restart(onExistingState="restart")
-    with pytest.raises(DatabaseSetupError, match=r"is a physical one.*nothing was dropped") as told:
+    with pytest.raises(DatabaseSetupError, match=r"is a physical one.*nothing was dropped") as refusal:
         new.catch_up()
-    _follow(database, told.value)
+    _follow(database, refusal.value)
     new.finish()
     assert main(drop) == 0
 
@@ -127,9 +127,9 @@ def test_a_standby_of_a_physical_slot_is_not_disconnected_by_a_stream_that_begin
         kill(receiving)
 
 
-def _follow(database: Database, told: Exception) -> None:
+def _follow(database: Database, refusal: Exception) -> None:
     """Does what the error advises about the slot."""
-    (advice,) = re.findall(r"SELECT pg_drop_replication_slot\('\w+'\)", str(told))
+    (advice,) = re.findall(r"SELECT pg_drop_replication_slot\('\w+'\)", str(refusal))
     database.execute(advice)
 
 
@@ -205,8 +205,8 @@ def test_without_failing_on_data_loss_a_slot_that_was_moved_is_reported_once(
             database.execute(f"UPDATE t SET v = 'not lost {number}' WHERE id = 2")
             run.catch_up(30)
     assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost 2")
-    (told,) = said(caplog)
-    assert "somebody advanced the slot or made it again" in told
+    (warning,) = logged(caplog)
+    assert "somebody advanced the slot or made it again" in warning
 
 
 def test_a_plan_that_nobody_logged_hides_no_change_from_smaller_batches(

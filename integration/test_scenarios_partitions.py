@@ -13,7 +13,7 @@ from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
 from integration.stream_harness import StreamRun
 from integration.versions import require_version
-from integration.waiting import said
+from integration.waiting import logged
 
 TABLE = """
     CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
@@ -49,15 +49,15 @@ def test_rows_that_were_in_a_partition_before_it_was_attached_are_missed_with_a_
     run: StreamRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     after(run, NINTH, ATTACHED, "INSERT INTO t VALUES (901, 'in the log')")
-    (told,) = said(caplog)
-    assert told.startswith('partition "public"."t_9" of "public"."t" was attached, and has rows')
+    (warning,) = logged(caplog)
+    assert warning.startswith('partition "public"."t_9" of "public"."t" was attached, and has rows')
     assert (900,) not in run.fold.rows
     assert (901,) in run.fold.rows
     run.fold.supersedes = True
     assert main(["re-backfill", "--from", "900", "--to", "999", "--state-dir", run.options["stateDir"]]) == 0
     after(run, "INSERT INTO t VALUES (902, 'in the log')")
     run.finish()
-    assert said(caplog) == [told]
+    assert logged(caplog) == [warning]
 
 
 def test_rows_that_are_moved_into_a_partition_of_their_own_are_missed_with_a_warning(
@@ -65,11 +65,11 @@ def test_rows_that_are_moved_into_a_partition_of_their_own_are_missed_with_a_war
 ) -> None:
     """In one transaction, as pg_partman does it."""
     after(run, "CREATE TABLE rest PARTITION OF t DEFAULT; INSERT INTO t VALUES (900, 'moved')")
-    assert said(caplog) == []
+    assert logged(caplog) == []
     move = "DELETE FROM t WHERE id = 900 RETURNING *"
     after(run, f"CREATE TABLE t_9 (LIKE t INCLUDING ALL); WITH gone AS ({move}) INSERT INTO t_9 TABLE gone; {ATTACHED}")
-    (told,) = said(caplog)
-    assert '"t_9" of "public"."t" was attached, and has rows' in told
+    (warning,) = logged(caplog)
+    assert '"t_9" of "public"."t" was attached, and has rows' in warning
 
 
 def test_rows_of_a_partition_that_was_attached_before_the_server_crashed_are_missed_with_a_warning(
@@ -87,8 +87,8 @@ def test_rows_of_a_partition_that_was_attached_before_the_server_crashed_are_mis
     server.start()
     with caplog.at_level(logging.WARNING, "backfill"):
         after(run, "INSERT INTO t VALUES (1)")
-    (told,) = said(caplog)
-    assert '"t_9" of "public"."t" was attached, and has rows' in told
+    (warning,) = logged(caplog)
+    assert '"t_9" of "public"."t" was attached, and has rows' in warning
 
 
 def test_partitions_of_a_partitioned_one_that_is_attached_are_named_where_they_have_rows(
@@ -101,8 +101,8 @@ def test_partitions_of_a_partitioned_one_that_is_attached_are_named_where_they_h
         "INSERT INTO t_9 VALUES (900), (920)",
         ATTACHED,
     )
-    (told,) = said(caplog)
-    assert told.startswith('partition "public"."t_90", "public"."t_92" of "public"."t" was attached')
+    (warning,) = logged(caplog)
+    assert warning.startswith('partition "public"."t_90", "public"."t_92" of "public"."t" was attached')
 
 
 def test_what_comes_without_rows_or_has_got_them_through_the_table_is_not_worth_a_word(
@@ -118,7 +118,7 @@ def test_what_comes_without_rows_or_has_got_them_through_the_table_is_not_worth_
     )
     after(run, "INSERT INTO t VALUES (900)")
     run.finish()
-    assert said(caplog) == []
+    assert logged(caplog) == []
 
 
 def test_partitions_that_came_while_a_stream_of_last_rows_was_stopped_make_no_batch(
@@ -141,11 +141,11 @@ def test_rows_that_go_with_their_partition_stay_in_the_sink_with_a_warning(
     run: StreamRun, caplog: pytest.LogCaptureFixture, statement: str
 ) -> None:
     after(run, statement, "INSERT INTO t VALUES (1)")
-    (told,) = said(caplog)
-    assert told.startswith('partition "public"."t_1" of "public"."t" was detached or dropped')
+    (warning,) = logged(caplog)
+    assert warning.startswith('partition "public"."t_1" of "public"."t" was detached or dropped')
     assert (100,) in run.fold.rows
     after(run, "INSERT INTO t VALUES (2)")
-    assert said(caplog) == [told]
+    assert logged(caplog) == [warning]
 
 
 def test_what_was_done_since_the_query_was_started_is_reported_when_it_is_started_again(
@@ -155,12 +155,12 @@ def test_what_was_done_since_the_query_was_started_is_reported_when_it_is_starte
     [(oid,)] = run.database.execute("SELECT 't_1'::regclass::oid::int8")
     run.stop()
     after(run, NINTH, ATTACHED, "ALTER TABLE t DETACH PARTITION t_2; DROP TABLE t_1; INSERT INTO t VALUES (1)")
-    attached, dropped = said(caplog)
+    attached, dropped = logged(caplog)
     assert attached.startswith('since the query was last started, partition "public"."t_9" of "public"."t" was')
     assert dropped.startswith(f"since the query was last started, partition with the OID {oid}, ")
     run.restart()
     after(run, "INSERT INTO t VALUES (2)")
-    assert said(caplog) == [attached, dropped]
+    assert logged(caplog) == [attached, dropped]
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_a_partition_that_was_away_between_two_looks_is_named(
     detached, attached = f"ALTER TABLE t DETACH PARTITION {part}", f"ALTER TABLE t ATTACH PARTITION {part} FOR VALUES"
     seen = "INSERT INTO t VALUES (95 + 100, 'in the log') ON CONFLICT (id) DO UPDATE SET v = 'in the log too'"
     after(run, detached, f"UPDATE {leaf} SET v = 'away'", f"{attached} FROM {bounds}", seen)
-    (told,) = said(caplog)
-    assert told.startswith(f'partition "public"."{part}" of "public"."t" was detached and attached again')
+    (warning,) = logged(caplog)
+    assert warning.startswith(f'partition "public"."{part}" of "public"."t" was detached and attached again')
     after(run, seen)
-    assert said(caplog) == [told]
+    assert logged(caplog) == [warning]
     run.fold.supersedes = True
     assert main(["re-backfill", "--state-dir", run.options["stateDir"]]) == 0
     after(run, seen)
@@ -190,13 +190,13 @@ def test_a_partition_that_was_away_while_the_query_was_stopped_is_named(
 ) -> None:
     run.stop()
     after(run, AWAY, "INSERT INTO t VALUES (1)")
-    (told,) = said(caplog)
-    assert told.startswith(
+    (warning,) = logged(caplog)
+    assert warning.startswith(
         'since the query was last started, partition "public"."t_1" of "public"."t" was detached and attached again'
     )
     run.restart()
     after(run, "VACUUM FULL pg_inherits", "VACUUM FREEZE pg_inherits", "INSERT INTO t VALUES (2)")
-    assert said(caplog) == [told]
+    assert logged(caplog) == [warning]
 
 
 def test_a_transaction_that_was_open_when_the_query_was_started_may_have_placed_a_partition_since(
@@ -210,8 +210,8 @@ def test_a_transaction_that_was_open_when_the_query_was_started_may_have_placed_
         run.stop()
         writer.execute(AWAY)
     after(run, "INSERT INTO t VALUES (2)")
-    (told,) = said(caplog)
-    assert 'partition "public"."t_1" of "public"."t" was detached and attached again' in told
+    (warning,) = logged(caplog)
+    assert 'partition "public"."t_1" of "public"."t" was detached and attached again' in warning
 
 
 def test_the_place_of_a_stream_that_has_logged_no_batch_is_kept_when_the_query_is_started_again(
@@ -233,8 +233,8 @@ def test_the_place_of_a_stream_that_has_logged_no_batch_is_kept_when_the_query_i
 def test_a_partition_that_is_truncated_by_itself_is_named(run: StreamRun, caplog: pytest.LogCaptureFixture) -> None:
     after(run, "INSERT INTO t VALUES (1)")
     after(run, "TRUNCATE t_1", "INSERT INTO t VALUES (2)")
-    (told,) = said(caplog)
-    assert told.startswith('partition "public"."t_1" of "public"."t" was truncated by itself')
+    (warning,) = logged(caplog)
+    assert warning.startswith('partition "public"."t_1" of "public"."t" was truncated by itself')
     assert (100,) in run.fold.rows
 
 
@@ -242,7 +242,7 @@ def test_what_moves_rows_to_other_files_is_not_taken_for_that(run: StreamRun, ca
     after(run, "INSERT INTO t VALUES (1)")
     after(run, "VACUUM FULL t_1", "CLUSTER t_20 USING t_20_pkey", "INSERT INTO t VALUES (2)")
     after(run, "ALTER TABLE t ADD COLUMN w float8 DEFAULT random()", "INSERT INTO t VALUES (3)")
-    assert not [message for message in said(caplog) if message.startswith("partition")]
+    assert not [message for message in logged(caplog) if message.startswith("partition")]
 
 
 def test_a_truncation_of_the_whole_table_is_none_of_a_partition_whichever_were_counted_since(
@@ -252,7 +252,7 @@ def test_a_truncation_of_the_whole_table_is_none_of_a_partition_whichever_were_c
     run = start_stream(onTruncate="emit")
     run.catch_up()
     after(run, "TRUNCATE t", "INSERT INTO t VALUES (1), (101)", "ANALYZE t_0")
-    assert said(caplog) == []
+    assert logged(caplog) == []
     run.finish()
 
 
@@ -261,5 +261,5 @@ def test_a_repacked_partition_is_not_taken_for_that(run: StreamRun, caplog: pyte
     require_version(run.database, 190_000, "REPACK")
     after(run, "INSERT INTO t VALUES (1)")
     after(run, f"REPACK {how}t_1", f"REPACK {how}t_20 USING INDEX t_20_pkey", "INSERT INTO t VALUES (2)")
-    assert said(caplog) == []
+    assert logged(caplog) == []
     run.finish()

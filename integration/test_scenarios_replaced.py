@@ -78,10 +78,10 @@ def test_changes_of_when_another_column_had_the_name_are_not_taken_for_its_own(
     run = started(start_stream, "in the log", changelog=changelog)
     exchange = REPLACED["exchanged with another"]
     database.execute(f"{exchange}; UPDATE t SET v = 'new' WHERE id = 5; {exchange}")
-    told = "column 'w' was another one, which had that name; column 'v' was another one"
-    refused(run, SchemaChangedError, told)
+    message = "column 'w' was another one, which had that name; column 'v' was another one"
+    refused(run, SchemaChangedError, message)
     run.restart()
-    refused(run, SchemaChangedError, told)
+    refused(run, SchemaChangedError, message)
     if changelog == "logged":
         run.restart(columns="id")
         run.catch_up()

@@ -17,7 +17,7 @@ from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
 from integration.servers import LocalServer
 from integration.stream_harness import StreamRun, churn, table_of
-from integration.waiting import eventually, said
+from integration.waiting import eventually, logged
 
 
 def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
@@ -231,10 +231,10 @@ def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_
         database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
     with caplog.at_level(logging.ERROR, "backfill"):
         run.catch_up()
-    told = said(caplog)
-    assert "timeline 1" in told[0]
-    assert len(told) == (1 if came_along else 2)
-    assert came_along or f"slot {run.slot} no longer exists" in told[1]
+    warnings = logged(caplog)
+    assert "timeline 1" in warnings[0]
+    assert len(warnings) == (1 if came_along else 2)
+    assert came_along or f"slot {run.slot} no longer exists" in warnings[1]
     assert (run.fold.rows[(1,)]["v"] == "not read yet") is came_along
 
 

@@ -13,7 +13,7 @@ from integration.definition import WHEN, refused, started
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import table_of
 from integration.versions import require_version
-from integration.waiting import said
+from integration.waiting import logged
 
 
 @pytest.mark.parametrize("when", ["between chunks", "in the log"])
@@ -76,9 +76,9 @@ def test_a_key_that_got_shorter_while_the_query_was_stopped_is_named_with_the_wa
     with caplog.at_level(logging.WARNING, "backfill"):
         run.restart()
         run.batch()
-    (told,) = said(caplog)
-    assert "column id of " in told
-    assert "start over with a fresh checkpointLocation" in told
+    (warning,) = logged(caplog)
+    assert "column id of " in warning
+    assert "start over with a fresh checkpointLocation" in warning
 
 
 @pytest.mark.parametrize("when", ["between chunks", "in the log"])
@@ -159,15 +159,15 @@ def test_a_column_that_was_given_other_values_while_the_query_was_stopped_is_nam
         for _ in range(2):
             run.restart()
             run.catch_up()
-            (told,) = said(caplog)
-            assert f"column {change[0]} of " in told
-            assert "backfill re-backfill" in told
+            (warning,) = logged(caplog)
+            assert f"column {change[0]} of " in warning
+            assert "backfill re-backfill" in warning
             caplog.clear()
         database.execute("UPDATE t SET v = 'new' WHERE id = 5")
         run.catch_up()
         run.restart()
         run.catch_up()
-    assert said(caplog) == []
+    assert logged(caplog) == []
 
 
 def test_a_varchar_that_got_a_length_is_named_by_what_an_earlier_release_noted(
@@ -183,8 +183,8 @@ def test_a_varchar_that_got_a_length_is_named_by_what_an_earlier_release_noted(
     database.execute("ALTER TABLE t ALTER u TYPE varchar(9)")
     with caplog.at_level(logging.WARNING, "backfill"):
         run.catch_up()
-    (told,) = said(caplog)
-    assert "column u of " in told
+    (warning,) = logged(caplog)
+    assert "column u of " in warning
 
 
 def test_that_a_column_is_no_longer_computed_is_not_reported(
@@ -200,4 +200,4 @@ def test_that_a_column_is_no_longer_computed_is_not_reported(
     with caplog.at_level(logging.WARNING, "backfill"):
         run.restart()
         run.catch_up()
-    assert said(caplog) == []
+    assert logged(caplog) == []

@@ -124,8 +124,8 @@ def without_options(data: bytes) -> bytes:
         return data
     words = data[8:-2].split(b"\0")
     kept = [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0] != b"options"]
-    said = data[4:8] + b"".join(b"%s\0%s\0" % pair for pair in kept) + b"\0"
-    return (len(said) + 4).to_bytes(4, "big") + said
+    content = data[4:8] + b"".join(b"%s\0%s\0" % pair for pair in kept) + b"\0"
+    return (len(content) + 4).to_bytes(4, "big") + content
 
 
 def test_a_pooler_that_leaves_out_the_settings_of_sessions_is_refused(database: Database) -> None:

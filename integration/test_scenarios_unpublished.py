@@ -14,7 +14,7 @@ from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
 from integration.stream_harness import StreamRun, table_of
 from integration.versions import require_version
-from integration.waiting import said
+from integration.waiting import logged
 
 PUBLICATION = {
     "dropped": "DROP PUBLICATION {0}",
@@ -65,10 +65,10 @@ def test_a_publication_that_left_out_changes_for_a_while_ends_the_stream(
     out, back = (statement.format(run.slot) for statement in MADE_AGAIN[what])
     for statement in (out, "UPDATE t SET v = 'lost' WHERE id = 1", back):
         database.execute(statement)
-    told = (
+    warning = (
         "was altered, or dropped and made again|was dropped and made again|was taken out of publication .* and put back"
     )
-    refused(run, DataLossError, told, restarts=restarts)
+    refused(run, DataLossError, warning, restarts=restarts)
 
 
 @pytest.mark.parametrize("what", MADE_AGAIN)
@@ -130,11 +130,11 @@ def test_a_publication_that_was_altered_while_the_stream_was_stopped_is_named_on
     database.execute("UPDATE t SET v = 'not left out' WHERE id = 50")  # So there is a batch that notes it.
     run.catch_up()
     assert run.fold.rows[(15,)]["v"] != "left out"
-    (told,) = said(caplog)
-    assert told.startswith(f"publication {name} was altered, or got another owner, since the query was last started")
+    (warning,) = logged(caplog)
+    assert warning.startswith(f"publication {name} was altered, or got another owner, since the query was last started")
     run.restart()
     run.catch_up()
-    assert said(caplog) == [told]
+    assert logged(caplog) == [warning]
     run.fold.supersedes = True
     assert main(["re-backfill", "--state-dir", run.options["stateDir"]]) == 0
     run.finish()
@@ -153,7 +153,7 @@ def test_a_publication_that_gets_other_tables_is_not_reported_as_altered(
     for catalog in ("pg_publication", "pg_publication_rel"):
         database.execute(f"VACUUM FULL {catalog}")
     run.finish()
-    assert said(caplog) == []
+    assert logged(caplog) == []
 
 
 def test_without_failing_on_data_loss_a_publication_that_was_made_again_is_reported_once(

@@ -84,7 +84,7 @@ def test_a_sink_reaches_no_function_or_operator_of_others(trapped: Database) -> 
 def test_functions_are_called_with_their_schema(database: Database) -> None:
     known = {name for (name,) in database.execute("SELECT proname FROM pg_proc")}
     syntax = {"extract", "numeric"}
-    told = {"pg_reload_conf", "pg_drop_replication_slot", "translate"}  # in advice, or in Python
+    advised = {"pg_reload_conf", "pg_drop_replication_slot", "translate"}  # in advice, or in Python
     called = {
         (file.name, name)
         for folder in ("upstream", "sinks")
@@ -92,15 +92,15 @@ def test_functions_are_called_with_their_schema(database: Database) -> None:
         for text in texts_of(file)
         for name in re.findall(r"(?<![\w.\"])[a-z_][a-z_0-9]*(?=\()", text)
     }
-    assert [(file, name) for file, name in called if name in known - syntax - told] == []
+    assert [(file, name) for file, name in called if name in known - syntax - advised] == []
 
 
 def texts_of(file: Path) -> Iterator[str]:
     """The text literals of a module, without its docstrings and the texts that it raises."""
     tree = ast.parse(file.read_text())
     raised = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise) for part in ast.walk(node)}
-    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    left_out = raised | said
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    left_out = raised | docstrings
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
             yield node.value

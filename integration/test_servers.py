@@ -168,13 +168,13 @@ def test_a_server_is_reached_through_its_unix_socket_too(own_server: LocalServer
 
 
 def test_the_programs_of_a_server_are_of_its_version(own_server: LocalServer) -> None:
-    said = subprocess.run(
+    answer = subprocess.run(
         [own_server.bin("psql"), own_server.dsn, "-XAtc", "SHOW server_version_num"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert int(said.stdout) == own_server.version
+    assert int(answer.stdout) == own_server.version
     with pytest.raises(ServerError, match="no program 'psq'"):
         own_server.bin("psq")
 

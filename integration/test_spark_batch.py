@@ -211,9 +211,9 @@ MOVED = {
 """Ways for rows to get where a read that was planned before does not look, by what the error says."""
 
 
-@pytest.mark.parametrize("told", MOVED)
+@pytest.mark.parametrize("message", MOVED)
 def test_rows_are_not_passed_over_that_are_no_longer_where_they_were_when_the_read_was_planned(
-    database: Database, told: str
+    database: Database, message: str
 ) -> None:
     """Spark keeps a plan as long as its DataFrame, and whoever moves the table knows nothing of that."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -221,8 +221,8 @@ def test_rows_are_not_passed_over_that_are_no_longer_where_they_were_when_the_re
     upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))
     reading = upstream.reader().scan(ranges_between(upstream.bounds(3)))
     upstream.close()
-    database.execute(MOVED[told])
-    with pytest.raises(SchemaChangedError, match=told):
+    database.execute(MOVED[message])
+    with pytest.raises(SchemaChangedError, match=message):
         list(reading)
 
 

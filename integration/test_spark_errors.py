@@ -276,8 +276,8 @@ def test_the_password_is_nowhere_to_be_seen(stream: SparkStream) -> None:
     assert "dbtable=t" in explained.getvalue()
     query = stream.start({"availableNow": True}, frame)
     query.awaitTermination()
-    told = [explained.getvalue(), frame.schema.json(), *(progress.json for progress in query.recentProgress)]
-    assert not [text for text in told if PASSWORD in text]
+    shown = [explained.getvalue(), frame.schema.json(), *(progress.json for progress in query.recentProgress)]
+    assert not [text for text in shown if PASSWORD in text]
     kept = [path for path in stream.folder.rglob("*") if path.is_file()]
     assert kept
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]

@@ -123,7 +123,7 @@ def test_a_query_that_is_started_again_is_active_though_it_plans_no_batch(
         writer = stream.load().writeStream.foreachBatch(apply)
         return writer.option("checkpointLocation", str(stream.checkpoint)).start()
 
-    def told(query: StreamingQuery) -> tuple[float, ...]:
+    def figure(query: StreamingQuery) -> tuple[float, ...]:
         found = samples(listener.text(), query)
         return tuple(found.get(f"backfill_{name}", -1) for name in ("query_active", "query_failed", "batches_total"))
 
@@ -133,18 +133,18 @@ def test_a_query_that_is_started_again_is_active_though_it_plans_no_batch(
         query.processAllAvailable()
         count = len(query.recentProgress)
         query.stop()
-        wait_for(lambda: told(query) == (0, 0, count))
+        wait_for(lambda: figure(query) == (0, 0, count))
         query = start()
-        wait_for(lambda: told(query) == (1, 0, count))
+        wait_for(lambda: figure(query) == (1, 0, count))
         fails = True
         database.execute("UPDATE t SET v = 'changed' WHERE id = 1")
         with pytest.raises(StreamingQueryException, match="the sink fails"):
             query.awaitTermination()
-        wait_for(lambda: told(query) == (0, 1, count))
+        wait_for(lambda: figure(query) == (0, 1, count))
         fails = False
         query = start()
         try:
-            wait_for(lambda: told(query) == (1, 0, count + 1), query)
+            wait_for(lambda: figure(query) == (1, 0, count + 1), query)
             assert (progress(query).phase, progress(query).reported) == ("starting", None)
             database.execute("UPDATE t SET v = 'again' WHERE id = 1")
             query.processAllAvailable()
@@ -163,7 +163,7 @@ def test_a_query_that_waits_for_changes_is_reported_and_is_not_behind(
     listener = PrometheusListener()
     interval = "spark.sql.streaming.noDataProgressEventInterval"
 
-    def told(name: str) -> float:
+    def figure(name: str) -> float:
         return samples(listener.text(), query).get(f"backfill_{name}", -1)
 
     spark.streams.addListener(listener)
@@ -174,10 +174,12 @@ def test_a_query_that_waits_for_changes_is_reported_and_is_not_behind(
             database.execute("UPDATE t SET v = 'changed' WHERE id <= 10")
             query.processAllAvailable()
             # Spark tells of the batch with the changes when it likes.
-            wait_for(lambda: (told("input_rows_total"), told("lag_bytes"), told("lag_seconds")) == (310, 0, 0), query)
-            heard, count = told("last_heard_timestamp_seconds"), told("batches_total")
-            wait_for(lambda: told("last_heard_timestamp_seconds") > heard, query)
-            assert told("batches_total") == count
+            wait_for(
+                lambda: (figure("input_rows_total"), figure("lag_bytes"), figure("lag_seconds")) == (310, 0, 0), query
+            )
+            heard, count = figure("last_heard_timestamp_seconds"), figure("batches_total")
+            wait_for(lambda: figure("last_heard_timestamp_seconds") > heard, query)
+            assert figure("batches_total") == count
     finally:
         spark.conf.unset(interval)
         spark.streams.removeListener(listener)
@@ -231,7 +233,7 @@ def test_tables_of_one_name_in_one_query_are_told_apart(
                 wait_for(lambda: sum(each.numInputRows for each in batches(query)) == 377, query)
                 with pytest.raises(ValueError, match=f"the query reads {first}, {second}; name one of them as table"):
                     progress(query)
-                told = [progress(query, table=name).reported for name in (first, second)]
+                figure = [progress(query, table=name).reported for name in (first, second)]
                 wait_for(
                     lambda: samples(listener.text(), query).get("backfill_batches_total") == len(query.recentProgress),
                     query,
@@ -239,7 +241,7 @@ def test_tables_of_one_name_in_one_query_are_told_apart(
                 text = listener.text()
     finally:
         spark.streams.removeListener(listener)
-    assert [of and (of.table, of.snapshot_rows) for of in told] == [(first, 77), (second, 300)]
+    assert [of and (of.table, of.snapshot_rows) for of in figure] == [(first, 77), (second, 300)]
     for name, rows in ((first, 77), (second, 300)):
         of_it = samples(text, query, name)
         assert (of_it["backfill_snapshot_rows_total"], of_it["backfill_input_rows_total"]) == (rows, rows)

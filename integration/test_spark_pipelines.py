@@ -65,11 +65,11 @@ def run(command: list[str], folder: Path, classes: Path | None = None) -> str:
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, env=env, stdin=null, stdout=pipe, stderr=subprocess.STDOUT) as process:
         try:
-            said, _ = process.communicate(timeout=PATIENCE)  # until nobody has the pipe any more
+            output, _ = process.communicate(timeout=PATIENCE)  # until nobody has the pipe any more
         finally:
             kill(process)
-    (folder / f"{Path(command[0]).name}.log").write_bytes(said)
-    text = said.decode(errors="replace")
+    (folder / f"{Path(command[0]).name}.log").write_bytes(output)
+    text = output.decode(errors="replace")
     assert process.returncode == 0, text[-8000:]
     return text
 

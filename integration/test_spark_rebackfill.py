@@ -56,14 +56,14 @@ def test_a_range_is_read_again_while_the_query_runs_and_the_whole_table_by_one_t
         wait_for(lambda: any(figures(done)["phase"] == "changes" for done in batches(query)), query)
         stream.database.execute("UPDATE t SET v = 'later' WHERE id = 7")
         query.processAllAvailable()
-        said = tell(stream, "re-backfill", "--from", "100", "--to", "219")
-        assert said.endswith("the rows from 100 to 219 are read again from the next batch on\n")
+        output = tell(stream, "re-backfill", "--from", "100", "--to", "219")
+        assert output.endswith("the rows from 100 to 219 are read again from the next batch on\n")
         write(stream.database, 10)
         wait_for(lambda: now(stream).again is not None, query)
         wait_for(lambda: now(stream).phase == "changes", query)
         query.processAllAvailable()
-    told = [figures(done) for done in batches(query)]
-    again = [item["again_rows"] for item in told if "again_rows" in item]
+    reports = [figures(done) for done in batches(query)]
+    again = [item["again_rows"] for item in reports if "again_rows" in item]
     assert again == sorted(again)
     assert 96 <= again[-1] <= 120, "some were deleted or moved meanwhile, or a little later"
     assert folded(stream).rows == table(stream)
@@ -72,8 +72,8 @@ def test_a_range_is_read_again_while_the_query_runs_and_the_whole_table_by_one_t
     assert twice <= set(range(100, 220))
     assert len(twice) == again[-1]
 
-    said = tell(stream, "re-backfill")
-    assert "all rows are read again from the next batch on" in said
+    output = tell(stream, "re-backfill")
+    assert "all rows are read again from the next batch on" in output
     assert now(stream).waiting == 1
     stream.catch_up()
     assert folded(stream).rows == table(stream)

@@ -52,15 +52,15 @@ def test_a_run_with_available_now_reads_all_and_ends(stream: SparkStream) -> Non
     stream.require_equal()
 
 
-def require_figures(told: list[dict[str, Any]]) -> None:
+def require_figures(figures_seen: list[dict[str, Any]]) -> None:
     """Requires that progress tells how far the backfill is."""
-    assert [item["phase"] for item in told] == ["snapshot"] * (len(told) - 1) + ["changes"]
+    assert [item["phase"] for item in figures_seen] == ["snapshot"] * (len(figures_seen) - 1) + ["changes"]
     for name, end in (("snapshot_rows", ROWS), ("vnodes_completed", 16)):
-        values = [item[name] for item in told]
+        values = [item[name] for item in figures_seen]
         assert values == sorted(values)
         assert values[-1] == end
-    assert {item["vnodes"] for item in told} == {16}
-    assert all(item["lag_bytes"] >= 0 and item["retained_bytes"] >= 0 for item in told)
+    assert {item["vnodes"] for item in figures_seen} == {16}
+    assert all(item["lag_bytes"] >= 0 and item["retained_bytes"] >= 0 for item in figures_seen)
 
 
 def test_changes_come_while_the_query_runs_and_it_leaves_the_database_alone_without_them(stream: SparkStream) -> None:
@@ -85,16 +85,16 @@ def require_rest(database: Database) -> None:
 
     The server adds up earlier statements for a while, which then count as if they were made now.
     """
-    told: list[str] = []
+    figures_seen: list[str] = []
 
     def rests() -> bool:
         before, began = statements(database), time.monotonic()
         time.sleep(2)
         count, seconds = statements(database) - before, time.monotonic() - began
-        told.append(f"{count} statements in {seconds:.1f} s")
+        figures_seen.append(f"{count} statements in {seconds:.1f} s")
         return count <= 30 * seconds + 30
 
-    eventually(rests, told=lambda: str(told))
+    eventually(rests, otherwise=lambda: str(figures_seen))
 
 
 def statements(database: Database) -> int:

@@ -15,15 +15,15 @@ PASTIMES = ("waiting for ", "trying again in ")
 
 
 def eventually(
-    is_so: Callable[[], bool], *, seconds: float = 60.0, told: Callable[[], str] = lambda: "it did not happen"
+    is_so: Callable[[], bool], *, seconds: float = 60.0, otherwise: Callable[[], str] = lambda: "it did not happen"
 ) -> None:
-    """Returns as soon as `is_so()` holds. If it does not within `seconds`, fails with what `told()` says then."""
+    """Returns as soon as `is_so()` holds. If it does not within `seconds`, fails with what `otherwise()` says then."""
     deadline = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < deadline, f"in vain for {seconds:.0f} s: {told()}"
+        assert time.monotonic() < deadline, f"in vain for {seconds:.0f} s: {otherwise()}"
         time.sleep(0.02)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged except about waiting: on a busy machine a stream may have to wait for its server, and says so."""
     return [message for message in caplog.messages if not message.startswith(PASTIMES)]

@@ -16,10 +16,10 @@ def run_and_kill(program: str, path: Path, after: float, *, stores: bool) -> int
     """
     with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        said = writer.stdout.readline() + (writer.stdout.readline() if stores else "")
+        printed = writer.stdout.readline() + (writer.stdout.readline() if stores else "")
         time.sleep(after)
         writer.kill()
-        said += writer.stdout.read()
+        printed += writer.stdout.read()
     # The kill may have cut the last line short.
-    whole = [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
+    whole = [line for line in printed.splitlines(keepends=True) if line.endswith("\n")]
     return int(whole[-1])

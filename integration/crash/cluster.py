@@ -35,7 +35,7 @@ def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
     with ExitStack() as stack:
         master = ("org.apache.spark.deploy.master.Master", "--host", HOSTS[0], "--port", str(port))
         stack.enter_context(_running(folder / "master", (*master, "--webui-port", "0"), variables))
-        eventually(lambda: _answers(port), seconds=PATIENCE, told=lambda: "Spark's master does not answer")
+        eventually(lambda: _answers(port), seconds=PATIENCE, otherwise=lambda: "Spark's master does not answer")
         for host in HOSTS:
             place = folder / host
             worker = ("org.apache.spark.deploy.worker.Worker", "--host", host, "--cores", "1", "--memory", "1g")

@@ -123,7 +123,7 @@ class Lives:
             self.kills += 1
         if status == FAILED:
             self.failures += 1
-        assert status != FAULTY, f"the driver found a fault:\n{self.said()}"
+        assert status != FAULTY, f"the driver found a fault:\n{self.end_of_output()}"
         return status
 
     def wait_a_little(self, seconds: float) -> int | None:
@@ -149,8 +149,8 @@ class Lives:
         status = self.wait(PATIENCE)
         if status is None:
             self.kill()
-            raise AssertionError(f"the driver never came to {strike}:\n{self.said()}")
-        assert status == KILLED, f"the driver ended with {status} before it came to {strike}:\n{self.said()}"
+            raise AssertionError(f"the driver never came to {strike}:\n{self.end_of_output()}")
+        assert status == KILLED, f"the driver ended with {status} before it came to {strike}:\n{self.end_of_output()}"
         self.require_not_ahead()
 
     def live(self, *, max_rows: int | None = None) -> None:
@@ -158,13 +158,13 @@ class Lives:
         deadline = time.monotonic() + PATIENCE
         status: int | None = -1
         while status != FINISHED:
-            assert time.monotonic() < deadline, f"the stream does not come to its end:\n{self.said()}"
+            assert time.monotonic() < deadline, f"the stream does not come to its end:\n{self.end_of_output()}"
             self.start(until_idle=True, max_rows=max_rows)
             status = self.wait(PATIENCE)
             if status is None:
                 self.kill()
 
-    def said(self) -> str:
+    def end_of_output(self) -> str:
         """The end of what drivers said."""
         return self.output.read_text(errors="replace")[-6000:] if self.output.exists() else ""
 

@@ -148,10 +148,10 @@ class SparkLives:
         def is_there() -> bool:
             if is_so():
                 return True
-            assert process.poll() is None, f"Spark ended before it came there:\n{self.said()}"
+            assert process.poll() is None, f"Spark ended before it came there:\n{self.end_of_output()}"
             return False
 
-        eventually(is_there, seconds=PATIENCE, told=lambda: f"Spark does not come there:\n{self.said()}")
+        eventually(is_there, seconds=PATIENCE, otherwise=lambda: f"Spark does not come there:\n{self.end_of_output()}")
 
     def kill(self) -> None:
         """Sends SIGKILL to the driver, the JVM, the stream's runner and all workers, as if at one instant."""
@@ -173,7 +173,7 @@ class SparkLives:
         process = self._process
         assert process is not None
         try:
-            assert process.wait(PATIENCE) == 0, self.said()
+            assert process.wait(PATIENCE) == 0, self.end_of_output()
         finally:
             self.kill()
 
@@ -182,7 +182,7 @@ class SparkLives:
         assert self._process is None, "a Spark is alive"
         run(session, self._job())
 
-    def said(self) -> str:
+    def end_of_output(self) -> str:
         text = self.output.read_text(errors="replace") if self.output.exists() else ""
         return text[-8000:]
 

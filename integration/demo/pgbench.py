@@ -137,4 +137,6 @@ class Pgbench:
     def _wait_for_backends(self) -> None:
         """The server notices only after a moment that a client has gone, and may finish its transaction until then."""
         query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'"
-        eventually(lambda: self.database.execute(query) == [(0,)], told=lambda: "pgbench's sessions are still there")
+        eventually(
+            lambda: self.database.execute(query) == [(0,)], otherwise=lambda: "pgbench's sessions are still there"
+        )

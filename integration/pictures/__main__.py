@@ -51,7 +51,7 @@ def wait_until(holds: Callable[[Status], bool], state: Path) -> None:
         except StateError:
             return False  # It has not begun yet.
 
-    eventually(is_so, seconds=300, told=lambda: f"the stream stands at {status(state)}")
+    eventually(is_so, seconds=300, otherwise=lambda: f"the stream stands at {status(state)}")
 
 
 def keep(shown: Terminal, name: str) -> None:

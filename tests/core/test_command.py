@@ -66,6 +66,6 @@ def test_a_folder_of_another_account_is_reported_as_closed(
     closed_folder: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert command.main([name, "--state-dir", str(closed_folder)]) == 1
-    said = capsys.readouterr().err
-    assert str(closed_folder) in said
-    assert "Permission denied" in said
+    printed = capsys.readouterr().err
+    assert str(closed_folder) in printed
+    assert "Permission denied" in printed

@@ -62,8 +62,8 @@ def test_what_lets_go_or_changes_nothing_holds_nothing_up(control: Control) -> N
 
 @given(controls)
 def test_holding_and_slowing_down_keeps_what_was_asked_for(control: Control) -> None:
-    for told in (control.resumed(), control.paused_too(), control.throttled(3)):
-        assert told.requests == control.requests
+    for changed in (control.resumed(), control.paused_too(), control.throttled(3)):
+        assert changed.requests == control.requests
 
 
 def test_requests_wait_in_their_order_until_they_are_taken_up() -> None:

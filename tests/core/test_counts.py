@@ -17,15 +17,15 @@ def test_counts_that_cannot_be_kept_are_reported_once_until_they_are(
     folder = tmp_path / "stateDir"
     counting = ChangeCounter(keep=partial(keep_counts, folder))
     counting.begin("1f0c9a77", 1)
-    for said in (1, 2):
-        for epoch in (3 * said, 3 * said + 1):
+    for times in (1, 2):
+        for epoch in (3 * times, 3 * times + 1):
             counting.add(epoch, Tally(passed_on=1))
-            assert caplog.text.count("what has been counted is not kept") == said
+            assert caplog.text.count("what has been counted is not kept") == times
         folder.mkdir()
-        counting.add(3 * said + 2, Tally(passed_on=1))
+        counting.add(3 * times + 2, Tally(passed_on=1))
         kept = read_counts(folder)
         assert kept is not None
-        assert kept.passed_on == 3 * said
+        assert kept.passed_on == 3 * times
         (folder / "counts.json").unlink()
         folder.rmdir()
 

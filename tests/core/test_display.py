@@ -51,10 +51,10 @@ def test_before_the_first_barrier_there_is_no_picture() -> None:
 
 
 def test_why_the_database_was_not_reached_is_shown_to_its_end() -> None:
-    said = "no connection to the database:\nConnection refused; check the options url, user and password"
-    of = Status("s1", '"public"."t"', "starting", unreachable=said)
+    message = "no connection to the database:\nConnection refused; check the options url, user and password"
+    of = Status("s1", '"public"."t"', "starting", unreachable=message)
     lines = drawn(of, None, Window(40), now=0.0).splitlines()[2:]
-    assert " ".join(lines) == f"database: {said}".replace("\n", " ")
+    assert " ".join(lines) == f"database: {message}".replace("\n", " ")
     assert max(map(len, lines)) <= 40
 
 
@@ -84,9 +84,9 @@ def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> No
         "####+",
         "50 rows/s, about 8 s left",
     ]
-    told = as_json(of, found)
-    assert (told["again_rows"], told["again_vnodes"], told["again_vnodes_completed"]) == (500, 5, 4)
-    assert (told["vnodes"], told["requests_waiting"]) == (8, 2)
+    found_json = as_json(of, found)
+    assert (found_json["again_rows"], found_json["again_vnodes"], found_json["again_vnodes_completed"]) == (500, 5, 4)
+    assert (found_json["vnodes"], found_json["requests_waiting"]) == (8, 2)
     over = drawn(replace(of, phase="changes", waiting=1), None, Window(80, plain=True), now=75.0)
     assert "3 of 8 vnodes" in over
     assert "1 request waits" in over

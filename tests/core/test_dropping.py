@@ -62,12 +62,12 @@ from types import SimpleNamespace
 from backfill import __main__ as command
 from backfill.state_dir import file_lock
 locked = file_lock.locked
-def told(file):
+def locked_aloud(file):
     has_it = locked(file)
     if not has_it:
         print("waits", flush=True)
     return has_it
-file_lock.locked = told
+file_lock.locked = locked_aloud
 file_lock.time = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)  # However slow the other one is.
 sys.exit(command.main(sys.argv[1:]))
 """
@@ -142,6 +142,6 @@ def test_a_state_file_that_holds_no_stream_is_not_taken_for_one(
     with open_store(tmp_path) as store:
         assert store.identity() is None
     assert command.main(["drop", "--state-dir", str(tmp_path)]) == 1
-    said = capsys.readouterr().err
-    assert "has no stream, as after a start that failed; nothing was dropped. Delete the folder. " in said
-    assert "SELECT pg_drop_replication_slot" in said
+    printed = capsys.readouterr().err
+    assert "has no stream, as after a start that failed; nothing was dropped. Delete the folder. " in printed
+    assert "SELECT pg_drop_replication_slot" in printed

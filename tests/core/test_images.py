@@ -65,11 +65,11 @@ def found_of(
     found = mark(batch, key=KEY, forwarded=among(emitted))
     while True:
         portion = Portion.of(batch, found, KEY)
-        told = portion.events
-        keys = keys_of(told.distinct)
-        assert len(set(keys)) == len(keys) == told.count
-        severed = np.zeros(len(told), np.bool_)
-        severed[[told.first[number] for number, key in enumerate(keys) if key in sink.looked_up]] = True
+        events = portion.events
+        keys = keys_of(events.distinct)
+        assert len(set(keys)) == len(keys) == events.count
+        severed = np.zeros(len(events), np.bool_)
+        severed[[events.first[number] for number, key in enumerate(keys) if key in sink.looked_up]] = True
         before, limit = known(keys, sink), sys.maxsize
         result = images(portion, before, columns=COLUMNS, skips_equal=skips_equal, most_bytes=limit, severed=severed)
         if isinstance(result, Images):
@@ -83,7 +83,7 @@ def found_of(
         sink.rows.pop(key, None)
         if present:
             sink.rows[key] = row_of(row)
-    looked_up_now = {keys[number] for number in told.number[told.change >= len(changes)]}
+    looked_up_now = {keys[number] for number in events.number[events.change >= len(changes)]}
     sink.looked_up -= set(keys)
     sink.looked_up |= looked_up_now
     lines = result.marked.to_pylist()
@@ -110,13 +110,13 @@ def test_images_take_a_consumer_to_the_table_and_are_those_of_one_change_after_t
     copy, expected = Copy(dict(sink), set()), dict(sink)
     exact = True
     for changes in parts:
-        told, looked = found_of(changes, copy, emitted, table, skips_equal=skips_equal)
+        events, looked = found_of(changes, copy, emitted, table, skips_equal=skips_equal)
         exact &= not looked
-        fold(told, sink)
+        fold(events, sink)
         assert sink == copy.rows
         by_reference = reference(changes, expected, emitted, skips_equal=skips_equal)
         if exact:
-            assert told == by_reference
+            assert events == by_reference
     changed = {change.key for changes in parts for change in changes}
     assert sink == {
         key: (x, None if begins_without_y and key not in changed else y)
@@ -134,12 +134,12 @@ def test_a_row_is_late_if_one_of_its_key_had_a_greater_order(data: st.DataObject
     some = st.integers(-3, 3) | st.just(NO_ORDER)
     orders = np.array([NO_ORDER if change.op == DELETE else data.draw(some) for change in changes], np.int64)
     batch = batch_of(changes)
-    told = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
-    reached = np.array([data.draw(st.sampled_from([NO_ORDER, 0, 2])) for _ in range(told.count)], np.int64)
-    found = timely(told, orders, reached)
+    events = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
+    reached = np.array([data.draw(st.sampled_from([NO_ORDER, 0, 2])) for _ in range(events.count)], np.int64)
+    found = timely(events, orders, reached)
     expected = reached.tolist()
     for at in range(count):
-        number = told.number[at]
+        number = events.number[at]
         late = NO_ORDER < orders[at] < expected[number]
         assert found.events[at] == (not late)
         expected[number] = max(expected[number], orders[at])
@@ -150,8 +150,8 @@ def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
     """This holds even where the very last event is late."""
     changes = [Change(INSERT, ("p", number), None, (0, 0)) for number in (1, 2, 2, 2)]
     batch = batch_of(changes)
-    told = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
-    found = timely(told, np.array([5, 3, 8, 3]), np.array([NO_ORDER, 7]))
+    events = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
+    found = timely(events, np.array([5, 3, 8, 3]), np.array([NO_ORDER, 7]))
     assert found.events.tolist() == [True, False, True, False]
     assert found.severed.tolist() == [False, False, True, False]
 
@@ -159,8 +159,8 @@ def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
 def test_keys_of_several_columns_are_numbered_as_they_appear() -> None:
     changes = [Change(INSERT, key) for key in (("p", 1), ("q", 1), ("p", 2), ("q", 1), ("p", 1))]
     batch = batch_of(changes)
-    told = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
-    assert told.number.tolist() == [0, 1, 2, 1, 0]
+    events = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
+    assert events.number.tolist() == [0, 1, 2, 1, 0]
 
 
 def test_rows_are_looked_up_in_the_order_in_which_they_are_lost() -> None:
@@ -207,10 +207,10 @@ def test_a_float_zero_is_one_key_with_either_sign() -> None:
     lines = [{**head, "new": {"k": key}, "unchanged": None} for key in (-0.0, 1.0, 0.0)]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
     found = mark(batch, key=("k",), forwarded=everywhere)
-    told = events_of(batch, found, ("k",))
-    assert told.number.tolist() == [0, 1, 0]
-    assert [str(key) for key in told.distinct["k"].to_pylist()] == ["0.0", "1.0"]
-    assert places(told.keys, told.distinct).tolist() == [0, 1, 0]
+    events = events_of(batch, found, ("k",))
+    assert events.number.tolist() == [0, 1, 0]
+    assert [str(key) for key in events.distinct["k"].to_pylist()] == ["0.0", "1.0"]
+    assert places(events.keys, events.distinct).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -242,12 +242,12 @@ def test_of_a_row_that_is_looked_up_and_one_that_the_log_has_the_greater_order_c
     tmp_path: Path, lost: int, whole: int
 ) -> None:
     """This holds where the whole row comes late after the lost one, too, and however the changes come in pieces."""
-    told = [
+    changes_told = [
         Change(UPDATE, ("p", 1), None, (lost, 1), frozenset({"y"})),
         Change(UPDATE, ("p", 1), None, (whole, 2)),
         Change(UPDATE, ("p", 1), None, (60, 3)),
     ]
-    for pieces in ([told], [[change] for change in told]):
+    for pieces in ([changes_told], [[change] for change in changes_told]):
         table: dict[Key, Row] = {("p", 1): (40, 0)}
         stream, sink = Stream(tmp_path / str(len(pieces)), {("p", 1)}, table, Rules(order_column="x")), dict(table)
         fold(stream.batch(pieces, {("p", 1): (60, 3)}), sink)

@@ -35,8 +35,8 @@ class FakeQuery:
     def _batch(self, number: int) -> SimpleNamespace:
         began = datetime.now(UTC) - timedelta(seconds=self.ago + 3 - number)
         held = {} if self.control_rows is None else {"control": "paused", "control_rows": self.control_rows}
-        said = {"table": "t", "phase": "snapshot", "snapshot_rows": 100 * number, "lag_seconds": 7, **held}
-        source = SimpleNamespace(latestOffset=json.dumps(said), endOffset=None)
+        report = {"table": "t", "phase": "snapshot", "snapshot_rows": 100 * number, "lag_seconds": 7, **held}
+        source = SimpleNamespace(latestOffset=json.dumps(report), endOffset=None)
         return SimpleNamespace(
             timestamp=began.isoformat(),
             sources=[source],

@@ -48,9 +48,9 @@ def test_covered_and_remaining_keys_are_all_keys_once(names: list[str]) -> None:
 
 @given(states)
 def test_every_vnode_is_listed_in_ascending_order_however_they_are_folded(names: list[str]) -> None:
-    told = list(frontier_of(names).per_vnode())
+    per_vnode = list(frontier_of(names).per_vnode())
     kinds = {NotStarted: "not started", InProgress: "in progress", Completed: "completed"}
-    assert [(number, kinds[type(progress)]) for number, progress in told] == list(enumerate(names))
+    assert [(number, kinds[type(progress)]) for number, progress in per_vnode] == list(enumerate(names))
 
 
 @given(states, st.lists(st.integers(0, SIZE - 1), max_size=3))

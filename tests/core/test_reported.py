@@ -27,14 +27,14 @@ SAID = {
 }
 
 
-def said() -> SourceReport:
+def a_report() -> SourceReport:
     found = SourceReport.of(json.dumps({**SAID, "of a later release": 1}))
     assert found is not None
     return found
 
 
 def test_it_is_shown_as_text() -> None:
-    of = StreamProgress("orders", True, 7, said(), rows_per_second=50.0, lag_seconds=65.0)
+    of = StreamProgress("orders", True, 7, a_report(), rows_per_second=50.0, lag_seconds=65.0)
     assert of.phase == "snapshot"
     assert of.seconds_left == 60.0
     assert repr(of).splitlines() == [
@@ -65,7 +65,7 @@ def test_the_bar_is_of_what_is_read_again_while_it_is() -> None:
 
 
 def test_a_notebook_shows_it_with_a_bar_and_without_markup_of_the_tables_own() -> None:
-    shown = StreamProgress("q", False, 7, said(), lag_seconds=0.0)._repr_html_()
+    shown = StreamProgress("q", False, 7, a_report(), lag_seconds=0.0)._repr_html_()
     assert '<progress value="3" max="8"></progress>' in shown
     assert "&quot;a&lt;b&quot;  query q, batch 7, ended" in shown
     assert "a<b" not in shown

@@ -21,7 +21,7 @@ UNMAPPED = "libcrypto.so.3: failed to map segment from shared object"
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (MemoryError(), "too little memory: MemoryError.*pyspark.memory"),
         (pa.ArrowMemoryError("malloc of size 64 failed"), "too little memory: malloc of size 64 failed"),
@@ -38,15 +38,15 @@ UNMAPPED = "libcrypto.so.3: failed to map segment from shared object"
         (ImportError(f"no wrapper\n- no module 'psycopg_c'\n- {UNMAPPED}"), rf"too little memory: - {UNMAPPED}\. "),
     ],
 )
-def test_what_a_process_lacks_crosses_into_spark_in_words(error: Exception, told: str) -> None:
+def test_what_a_process_lacks_crosses_into_spark_in_words(error: Exception, message: str) -> None:
     def lacking() -> Iterator[int]:
         yield 1
         raise error
 
-    with pytest.raises(DriverError, match=told) as caught:
+    with pytest.raises(DriverError, match=message) as caught:
         without_traceback(lambda: list(lacking()))()
     assert "in lacking" not in "".join(traceback.format_exception(caught.value))
-    with pytest.raises(DriverError, match=told):
+    with pytest.raises(DriverError, match=message):
         list(yielding_without_traceback(lacking)())
 
 

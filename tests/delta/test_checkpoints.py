@@ -43,26 +43,26 @@ def sidecars(log: Path, files: pa.Table) -> list[dict[str, Any]]:
     """Writes the files' actions to two sidecars, and returns what the checkpoint has to say of these."""
     (log / "_sidecars").mkdir()
     half = files.num_rows // 2
-    told = []
+    named = []
     for part in (files.slice(0, half), files.slice(half)):
         path = log / "_sidecars" / f"{uuid.uuid4()}.parquet"
         pq.write_table(part.select(OF_FILES), path)
-        told.append({"path": path.name, "sizeInBytes": path.stat().st_size, "modificationTime": 1})
+        named.append({"path": path.name, "sizeInBytes": path.stat().st_size, "modificationTime": 1})
     assert half
-    return told
+    return named
 
 
-def as_json(path: Path, found: pa.Table, told: list[dict[str, Any]]) -> None:
+def as_json(path: Path, found: pa.Table, named: list[dict[str, Any]]) -> None:
     rows = [row for row in found.to_pylist(maps_as_pydicts="strict") if not any(row[name] for name in OF_FILES)]
     lines = [json.dumps({name: value for name, value in row.items() if value is not None}) for row in rows]
     path.with_name(f"{path.name}.json").write_text(
-        "\n".join([*lines, *(json.dumps({"sidecar": each}) for each in told)])
+        "\n".join([*lines, *(json.dumps({"sidecar": each}) for each in named)])
     )
 
 
-def as_parquet(path: Path, found: pa.Table, told: list[dict[str, Any]]) -> None:
+def as_parquet(path: Path, found: pa.Table, named: list[dict[str, Any]]) -> None:
     others = [row for row in found.drop_columns(OF_FILES).to_pylist() if any(row.values())]
-    rows = [*others, *({"sidecar": each} for each in told)]
+    rows = [*others, *({"sidecar": each} for each in named)]
     schema = found.drop_columns(OF_FILES).schema
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path.with_name(f"{path.name}.parquet"))
 

@@ -84,9 +84,9 @@ def kept_in_file(folder: Path, data: bytes, rows: int, *, prefix: str = "", whol
     path.parent.mkdir(exist_ok=True, parents=True)
     other = b"\0" * 10
     path.write_bytes(b"\1" + other + struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data)))
-    told = path.as_uri() if whole else prefix + vectors.text_of(name.bytes)
+    descriptor = path.as_uri() if whole else prefix + vectors.text_of(name.bytes)
     size = {"offset": 1 + len(other), "sizeInBytes": len(data), "cardinality": rows}
-    return {"storageType": "p" if whole else "u", "pathOrInlineDv": told, **size}
+    return {"storageType": "p" if whole else "u", "pathOrInlineDv": descriptor, **size}
 
 
 STORED: dict[str, Callable[[Path, bytes, int], dict[str, Any]]] = {
@@ -101,10 +101,10 @@ STORED: dict[str, Callable[[Path, bytes, int], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", SETS)
 def test_the_rows_are_those_that_deltalake_finds(tmp_path: Path, name: str, *, runs: bool) -> None:
     places = list(SETS[name])
-    told = kept_in_file(tmp_path, content((0, bitmap(places, runs=runs))), len(places))
-    assert DeletionVector.of(told).deleted(Files(str(tmp_path))).tolist() == places
+    descriptor = kept_in_file(tmp_path, content((0, bitmap(places, runs=runs))), len(places))
+    assert DeletionVector.of(descriptor).deleted(Files(str(tmp_path))).tolist() == places
     write_deltalake(tmp_path, pa.table({"id": pa.array(range(ROWS))}), configuration=vectors.PROPERTIES)
-    vectors.replace_vector(tmp_path, told)
+    vectors.replace_vector(tmp_path, descriptor)
     [mask] = pa.table(DeltaTable(tmp_path).deletion_vectors()).to_pylist()
     assert [at for at, kept in enumerate(mask["selection_vector"]) if not kept] == places
 
@@ -144,13 +144,13 @@ def test_of_a_file_that_is_kept_the_rows_come_that_are_deleted_otherwise(tmp_pat
     vectors.commit(table, [{"add": add}])
     run = DeltaRun(tmp_path, table)
     run.catch_up()
-    random, before, told = Random(3), set[int](), None
+    random, before, descriptor = Random(3), set[int](), None
     for step in range(12):
         after = (
             set() if step == 7 else {at for at in range(100) if random.random() < 0.1} | (before if step % 2 else set())
         )
         vector = vectors.inline(content((0, bitmap(sorted(after), runs=False))), len(after)) if after else None
-        removed = {**file, "dataChange": True, "deletionVector": told}
+        removed = {**file, "dataChange": True, "deletionVector": descriptor}
         vectors.commit(table, [{"remove": removed}, {"add": {**add, "deletionVector": vector}}])
         run.fold.counts.clear()
         run.catch_up()
@@ -162,12 +162,12 @@ def test_of_a_file_that_is_kept_the_rows_come_that_are_deleted_otherwise(tmp_pat
         described_as = described(opened, parse({"path": str(table), "keyColumns": "id"}))
         read = sum(batch.num_rows for batch in change_rows(Log(opened).files, described_as, [commit]))
         assert read == len(before ^ after), "no row that is as before is put in order"
-        before, told = after, vector
+        before, descriptor = after, vector
     few = vectors.inline(content((0, bitmap([3], runs=False))), 1)
     vectors.commit(
         table,
         [
-            {"remove": {**file, "dataChange": True, "deletionVector": told}},
+            {"remove": {**file, "dataChange": True, "deletionVector": descriptor}},
             {"add": {**add, "deletionVector": few}},
         ],
     )
@@ -180,8 +180,8 @@ def test_of_a_file_that_is_kept_the_rows_come_that_are_deleted_otherwise(tmp_pat
 
 def test_rows_beyond_those_that_32_bits_count_are_found(tmp_path: Path) -> None:
     one = bitmap([1, 2], runs=False)
-    told = vectors.inline(content((0, one), (3, one)), 4)
-    assert DeletionVector.of(told).deleted(Files(str(tmp_path))).tolist() == [1, 2, (3 << 32) + 1, (3 << 32) + 2]
+    descriptor = vectors.inline(content((0, one), (3, one)), 4)
+    assert DeletionVector.of(descriptor).deleted(Files(str(tmp_path))).tolist() == [1, 2, (3 << 32) + 1, (3 << 32) + 2]
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,9 @@ def test_a_deletion_vector_that_vacuum_took_away_is_reported(tmp_path: Path) -> 
 
 def test_an_offset_that_is_left_out_is_that_of_the_only_source(tmp_path: Path) -> None:
     data = content((0, bitmap([4], runs=False)))
-    told = kept_in_file(tmp_path, data, 1)
+    descriptor = kept_in_file(tmp_path, data, 1)
     [file] = tmp_path.glob("*.bin")
     file.write_bytes(b"\1" + file.read_bytes()[11:])
-    found = DeletionVector.of({**told, "offset": None})
-    assert found == replace(DeletionVector.of(told), offset=1)
+    found = DeletionVector.of({**descriptor, "offset": None})
+    assert found == replace(DeletionVector.of(descriptor), offset=1)
     assert found.deleted(Files(str(tmp_path))).tolist() == [4]

@@ -1,4 +1,4 @@
-"""The text of an error decides what it is told as; a number in it is a status only where a request was answered."""
+"""The text of an error decides what it becomes; a number in it is a status only where a request was answered."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAKING = 'Could not create local directory: /t\nError: Os { code: 30, kind: Read
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "expected"),
     [
         (f"{LOCAL}No space left on device (os error {errno.ENOSPC})\n", DatabaseSetupError, "No space left on device"),
         (f"{LOCAL}Disk quota exceeded (os error {errno.EDQUOT})\n", DatabaseSetupError, "Disk quota exceeded"),
@@ -40,11 +40,11 @@ MAKING = 'Could not create local directory: /t\nError: Os { code: 30, kind: Read
     ],
 )
 def test_what_the_operating_system_refuses_is_reported_with_what_to_do(
-    text: str, kind: type[BackfillError], told: str
+    text: str, kind: type[BackfillError], expected: str
 ) -> None:
     found = translated(TableNotFoundError(text) if text == MAKING else OSError(text), "/t")
     assert type(found) is kind
-    assert told in found.message
+    assert expected in found.message
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_a_rows_value_is_neither_shown_nor_taken_for_an_error_of_the_table(tmp_p
     retyped = Schema.from_arrow(pa.schema([("id", pa.int64()), ("v", pa.int64())])).to_json()
     vectors.commit(tmp_path, [{"metaData": {**vectors.definition(tmp_path), "schemaString": retyped}}])
     upstream = DeltaUpstream(parse({"path": str(tmp_path), "keyColumns": "id"}))
-    with pytest.raises(TableError, match="Cannot cast string '…' to value of Int64 type") as told:
+    with pytest.raises(TableError, match="Cannot cast string '…' to value of Int64 type") as refused:
         list(upstream.reader().scan([WHOLE_TABLE]))
-    assert "words" not in told.value.message
-    assert not {"feature", "constraint"}.intersection(told.value.message.split())
+    assert "words" not in refused.value.message
+    assert not {"feature", "constraint"}.intersection(refused.value.message.split())
 
 
 @pytest.mark.parametrize("value", ["words", 'two"words', "words\nin lines", "words (os error 28)", 77])
@@ -122,21 +122,21 @@ def test_a_statistic_of_a_column_that_does_not_fit_is_not_shown(tmp_path: Path, 
 
 def test_the_features_that_are_not_known_are_called_what_the_sql_calls_them() -> None:
     text = 'Unsupported table features required: [ClusteredTable, VariantShreddingPreview, Unknown("collations")]'
-    told = translated(CommitFailedError(text), "/t").message
-    assert "the feature clustering, variantShredding-preview, collations. Try" in told
+    found = translated(CommitFailedError(text), "/t").message
+    assert "the feature clustering, variantShredding-preview, collations. Try" in found
     dropped = [f"ALTER TABLE delta.`/t` DROP FEATURE {name}" for name in ("clustering", "'variantShredding-preview'")]
-    assert "; ".join(dropped) in told
+    assert "; ".join(dropped) in found
 
 
 def test_the_reason_is_shown_also_behind_long_names_and_many_causes() -> None:
     file = f"file t/{'part-' * 40}.parquet"
     denied = f"{ANSWER}403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code></Error>"
-    told = translated(OSError(f"Parquet error: {file}: The operation lacked privileges for {file}: {denied}"), "/t")
-    assert "403 Forbidden: RequestTimeTooSkewed. Credentials" in told.message
-    assert len(told.message) < 500, "most of the names is left out"
+    found = translated(OSError(f"Parquet error: {file}: The operation lacked privileges for {file}: {denied}"), "/t")
+    assert "403 Forbidden: RequestTimeTooSkewed. Credentials" in found.message
+    assert len(found.message) < 500, "most of the names is left out"
     causes = ("Kernel error -> Generic S3 error", "Error getting list response body", "HTTP error")
-    told = translated(OSError("\n ↳ ".join((*causes, "request or response body error"))), "/t")
-    assert "HTTP error: request or response body error. Start" in told.message
+    found = translated(OSError("\n ↳ ".join((*causes, "request or response body error"))), "/t")
+    assert "HTTP error: request or response body error. Start" in found.message
 
 
 def test_what_a_process_lacks_is_not_the_tables_fault(table: Path) -> None:
@@ -155,5 +155,5 @@ def test_what_a_process_lacks_is_not_the_tables_fault(table: Path) -> None:
 def test_what_the_system_says_of_a_file_is_reported_without_the_partition_it_lies_in() -> None:
     causes = ("Unable to open file /t/p=Eve/a.parquet", "Disk failure")
     text = "\n ↳ ".join(("Kernel error -> Generic LocalFileSystem error", *causes))
-    told = translated(OSError(f"{text}\n0: <unknown>"), "/t").message
-    assert told.endswith("Generic LocalFileSystem error: Unable to open file /t/p=…/a.parquet: Disk failure")
+    found = translated(OSError(f"{text}\n0: <unknown>"), "/t").message
+    assert found.endswith("Generic LocalFileSystem error: Unable to open file /t/p=…/a.parquet: Disk failure")

@@ -107,9 +107,9 @@ def test_rows_from_before_a_column_was_given_another_type_are_not_cast(
     run.catch_up()
     write_deltalake(folder, pa.table({**ids, "v": now}), mode="overwrite", schema_mode="overwrite", partition_by=by)
     run.restart()
-    told = r"version 1 of .*got its present type: 'v'.*option columns.*a stream starts over"
+    expected = r"version 1 of .*got its present type: 'v'.*option columns.*a stream starts over"
     assert run.plan()
-    with pytest.raises(SchemaChangedError, match=told) as error:
+    with pytest.raises(SchemaChangedError, match=expected) as error:
         run.read()
     assert "secret" not in str(error.value)
     run.restart(columns="id")

@@ -187,8 +187,8 @@ def test_a_file_of_the_change_data_feed_may_have_texts_in_another_form(tmp_path:
     changes = pa.table({"id": [3, 3], "v": pa.array([before, after]).cast(TEXTS[form]), "_change_type": kinds})
     (table / "_change_data").mkdir()
     pq.write_table(changes, table / "_change_data" / "changes.parquet")
-    told = {"path": "_change_data/changes.parquet", "partitionValues": {}, "size": 1, "dataChange": False}
-    vectors.commit(table, [{"commitInfo": {"timestamp": 1}}, {"cdc": told}])
+    logged = {"path": "_change_data/changes.parquet", "partitionValues": {}, "size": 1, "dataChange": False}
+    vectors.commit(table, [{"commitInfo": {"timestamp": 1}}, {"cdc": logged}])
     assert run.plan()
     changed = [("update_preimage", 3, before), ("update_postimage", 3, after)]
     assert [(row["_change_type"], row["id"], row["v"]) for row in run.read()] == changed
@@ -196,9 +196,9 @@ def test_a_file_of_the_change_data_feed_may_have_texts_in_another_form(tmp_path:
 
 def wants(table: Path, *features: str) -> None:
     """Commits that readers of the table have to know these features, also where it cannot be opened already."""
-    told = {"readerFeatures": features, "writerFeatures": [*features, "changeDataFeed"]}
+    logged = {"readerFeatures": features, "writerFeatures": [*features, "changeDataFeed"]}
     last = max((table / "_delta_log").glob("*.json"))
-    text = json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **told}})
+    text = json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **logged}})
     last.with_name(f"{int(last.stem) + 1:020}.json").write_text(text)
 
 
@@ -219,8 +219,8 @@ def test_a_version_of_which_something_is_not_known_is_not_reported_as_cleaned_up
     run.catch_up()
     assert run.version == begin + 2
     upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
-    told = f"version {begin + 1} cannot be read here: .* the feature somethingNew.*DROP FEATURE somethingNew;"
-    with pytest.raises(UnknownFeatureError, match=told) as refused:
+    logged = f"version {begin + 1} cannot be read here: .* the feature somethingNew.*DROP FEATURE somethingNew;"
+    with pytest.raises(UnknownFeatureError, match=logged) as refused:
         upstream.span(str(begin + 1), "latest")
     assert "cleaned up" not in str(refused.value)
     assert upstream.span(str(begin), "latest").after == str(begin)
@@ -258,10 +258,10 @@ def test_a_feature_that_rows_are_not_read_with_is_reported_with_the_way_out(tmp_
     assert not any(finding.refuses for finding in found)
 
 
-@pytest.mark.parametrize("said", ["2026-01-31T12:00:00Z", {"seconds": 1}, None])
-def test_what_a_writer_says_of_a_commit_may_be_anything(tmp_path: Path, table: Path, said: Any) -> None:
+@pytest.mark.parametrize("written_at", ["2026-01-31T12:00:00Z", {"seconds": 1}, None])
+def test_what_a_writer_says_of_a_commit_may_be_anything(tmp_path: Path, table: Path, written_at: Any) -> None:
     run = all_read(tmp_path, table)
-    vectors.commit(table, [{"commitInfo": {"timestamp": said}}])
+    vectors.commit(table, [{"commitInfo": {"timestamp": written_at}}])
     DeltaTable(table).delete("id = 1")
     run.catch_up()
     run.restart()

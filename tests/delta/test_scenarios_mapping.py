@@ -41,17 +41,17 @@ def test_column_mapping_by_id_is_refused(tmp_path: Path) -> None:
 def test_columns_that_get_other_names_in_the_files_end_a_running_stream(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     map_columns(table)
-    told = r"columns of version 2 of .* have other names .*'delta.columnMapping.mode' = 'none'.* a fresh checkpoint"
-    with pytest.raises(TableError, match=told):
+    message = r"columns of version 2 of .* have other names .*'delta.columnMapping.mode' = 'none'.* a fresh checkpoint"
+    with pytest.raises(TableError, match=message):
         run.plan()
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "kind", "told"),
+    ("checkpoint", "kind", "message"),
     [(3, TableError, "columns of version 3 of .* have other names"), (4, DataLossError, "no longer says whether")],
 )
 def test_changes_after_a_lost_commit_are_not_read_if_columns_had_other_names_then(
-    tmp_path: Path, table: Path, checkpoint: int, kind: type[BackfillError], told: str
+    tmp_path: Path, table: Path, checkpoint: int, kind: type[BackfillError], message: str
 ) -> None:
     """If they were read, their values would be null, as if the columns had been added later."""
     run = all_read(tmp_path, table)
@@ -67,7 +67,7 @@ def test_changes_after_a_lost_commit_are_not_read_if_columns_had_other_names_the
     for version in range(3):
         (table / commit_file(version)).unlink()
     run.restart(failOnDataLoss="false")
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=message):
         run.plan()
 
 
@@ -142,10 +142,10 @@ def take_mapping_away(table: Path) -> None:
         "partitionColumns": [],
         "configuration": FEED,
     }
-    told = {"partitionValues": {}, "size": file.stat().st_size, "modificationTime": 1, "dataChange": False}
+    message = {"partitionValues": {}, "size": file.stat().st_size, "modificationTime": 1, "dataChange": False}
     gone = [{"path": path, "dataChange": False} for path in pa.table(before.get_add_actions())["path"].to_pylist()]
     removed = [{"remove": each} for each in gone]
-    vectors.commit(table, [{"metaData": definition}, *removed, {"add": {"path": file.name, **told}}])
+    vectors.commit(table, [{"metaData": definition}, *removed, {"add": {"path": file.name, **message}}])
 
 
 def map_columns(table: Path) -> None:

@@ -59,16 +59,16 @@ def test_a_removed_file_is_of_the_partitions_from_before_its_commit(tmp_path: Pa
     replaced(table, before, [])
     if restarted:
         run.restart()
-    told = r"version 1 of .* does not say its value of the partition column p"
+    message = r"version 1 of .* does not say its value of the partition column p"
     assert run.plan()
-    with pytest.raises(TableError, match=told):
+    with pytest.raises(TableError, match=message):
         run.read()
     DeltaTable(table).delete("id = 2")
     clean_up(table, keep=2)
     if restarted:
         run.restart()
-    told = r"version 1 of .* its partition, and whether the table was partitioned by p is no longer known"
-    with pytest.raises(TableError, match=told):
+    message = r"version 1 of .* its partition, and whether the table was partitioned by p is no longer known"
+    with pytest.raises(TableError, match=message):
         run.read()
 
 

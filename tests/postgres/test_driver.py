@@ -79,8 +79,8 @@ def test_a_service_is_looked_up_once_for_both_drivers_and_for_each_session(
     assert SECRET not in connector.conninfo
     found = conninfo_to_dict(connector.here())
     assert not found.keys() & {"service", "replication"}
-    told = {name: found[name] for name in ("host", "user", "password", "sslmode")}
-    assert told == {"host": "db", "user": "other", "password": SECRET, "sslmode": "require"}
+    given = {name: found[name] for name in ("host", "user", "password", "sslmode")}
+    assert given == {"host": "db", "user": "other", "password": SECRET, "sslmode": "require"}
     service(monkeypatch, tmp_path, "host=db2")
     assert conninfo_to_dict(connector.here())["host"] == "db2"
     # An unknown service is refused when a session is opened.
@@ -97,17 +97,17 @@ def test_what_a_service_leaves_out_is_the_drivers(tmp_path: Path, monkeypatch: p
     assert [found["host"], found["port"]] == ["db", "5433"]
 
 
-@pytest.mark.parametrize("said", ["", "read-write"])
+@pytest.mark.parametrize("attribute", ["", "read-write"])
 def test_of_several_hosts_of_a_service_a_stream_takes_the_primary_unless_it_says_otherwise(
-    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attribute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service(monkeypatch, tmp_path, "host=one,other", f"target_session_attrs={said}" if said else "")
+    service(monkeypatch, tmp_path, "host=one,other", f"target_session_attrs={attribute}" if attribute else "")
     for url, named in ("service=shop", ""), ("dbname=other", "shop"):
         monkeypatch.setenv("PGSERVICE", named)
         if not named:
             monkeypatch.delenv("PGSERVICE")
         conninfo = Connector.of(url).here()
-        assert conninfo_to_dict(conninfo)["target_session_attrs"] == (said or "primary")
+        assert conninfo_to_dict(conninfo)["target_session_attrs"] == (attribute or "primary")
 
 
 def test_a_session_for_statements_is_none_for_replication() -> None:

@@ -13,7 +13,7 @@ from tests.postgres.raised import VALUE, from_adbc
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (f"[libpq] Failed to execute query 'SELECT {VALUE}\nFROM t': out of memory for query result", "pyspark.memory"),
         (
@@ -24,15 +24,15 @@ from tests.postgres.raised import VALUE, from_adbc
         ("NOT_FOUND: [Driver Manager] Could not load libadbc_driver_postgresql.so", "install it again"),
     ],
 )
-def test_what_goes_wrong_in_this_process_is_not_reported_as_a_lost_connection(text: str, told: str) -> None:
+def test_what_goes_wrong_in_this_process_is_not_reported_as_a_lost_connection(text: str, expected: str) -> None:
     found = translated(from_adbc(None, text))
     assert type(found) is DriverError
-    assert told in found.message
+    assert expected in found.message
     assert VALUE not in found.message
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "expected"),
     [
         ("could not fork new process for connection: Cannot allocate memory", ConnectionLostError, "no connection"),
         ("connection failed: FATAL:  out of memory", ConnectionLostError, "no connection"),
@@ -40,11 +40,11 @@ def test_what_goes_wrong_in_this_process_is_not_reported_as_a_lost_connection(te
     ],
 )
 def test_what_the_server_lacks_is_not_reported_as_lacking_in_this_process(
-    text: str, kind: type[BackfillError], told: str
+    text: str, kind: type[BackfillError], expected: str
 ) -> None:
     found = translated(from_adbc(None, text))
     assert type(found) is kind
-    assert told in found.message
+    assert expected in found.message
 
 
 def test_a_session_that_a_standby_has_ended_is_reported_as_its_statement_is() -> None:
@@ -131,16 +131,16 @@ def test_an_error_without_sqlstate_is_the_connections(text: str, kind: type[Back
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ('password authentication failed for user "app"', "VALID UNTIL 'infinity'"),
         ('permission denied for database "shop"', "GRANT CONNECT ON DATABASE"),
     ],
 )
-def test_the_error_for_a_refused_login_names_what_the_server_does_not_say(text: str, told: str) -> None:
+def test_the_error_for_a_refused_login_names_what_the_server_does_not_say(text: str, expected: str) -> None:
     """Of an expired password the server says the same as of a wrong one."""
     for error in (psycopg.OperationalError(f"connection failed: FATAL:  {text}"), from_adbc(None, f"FATAL:  {text}")):
-        assert told in translated(error).message
+        assert expected in translated(error).message
 
 
 def test_the_error_for_a_handshake_that_is_cut_off_names_what_the_server_may_not_know() -> None:
@@ -192,8 +192,8 @@ UNTRUSTED = "SSL error: certificate verify failed"
 def by_psycopg(hosts: list[tuple[str, str, str]]) -> psycopg.OperationalError:
     lines = [
         f"- host: '{host}', port: '5432', hostaddr: '{address}': connection failed: connection to server at \"{host}\" "
-        f"({address}), port 5432 failed: {said}"
-        for host, address, said in hosts
+        f"({address}), port 5432 failed: {message}"
+        for host, address, message in hosts
     ]
     last = lines[-1].partition("': ")[2].partition("': ")[2]
     return psycopg.OperationalError(
@@ -202,13 +202,15 @@ def by_psycopg(hosts: list[tuple[str, str, str]]) -> psycopg.OperationalError:
 
 
 def by_libpq(hosts: list[tuple[str, str, str]]) -> Exception:
-    lines = (f'connection to server at "{host}" ({address}), port 5432 failed: {said}' for host, address, said in hosts)
+    lines = (
+        f'connection to server at "{host}" ({address}), port 5432 failed: {message}' for host, address, message in hosts
+    )
     return from_adbc(None, "IO: [libpq] Failed to connect: " + "\n".join(lines))
 
 
 @pytest.mark.parametrize("driver", [by_psycopg, by_libpq])
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("message", "kind"),
     [
         ([REFUSED, STANDBY], ConnectionLostError),
         ([STANDBY, REFUSED], ConnectionLostError),
@@ -221,11 +223,11 @@ def by_libpq(hosts: list[tuple[str, str, str]]) -> Exception:
     ],
 )
 def test_the_error_for_several_hosts_has_the_message_of_each(
-    driver: Callable[[list[tuple[str, str, str]]], Exception], said: list[str], kind: type[BackfillError]
+    driver: Callable[[list[tuple[str, str, str]]], Exception], message: list[str], kind: type[BackfillError]
 ) -> None:
-    found = translated(driver([("db1", "10.0.0.1", said[0]), ("db2", "::2", said[1])]))
+    found = translated(driver([("db1", "10.0.0.1", message[0]), ("db2", "::2", message[1])]))
     assert type(found) is kind
-    one, other = (words.removeprefix("FATAL:  ") for words in said)
+    one, other = (words.removeprefix("FATAL:  ") for words in message)
     assert f": db1:5432: {one}; db2:5432: {other}; check" in found.message
 
 
@@ -253,7 +255,7 @@ def test_a_service_that_is_not_there_is_reported_with_where_it_is_looked_for() -
 
 
 def test_a_passfile_that_names_localhost_for_a_socket_is_reported() -> None:
-    said = (
+    message = (
         'connection to server on socket "/var/run/postgresql/.s.PGSQL.5432" failed: fe_sendauth: no password supplied'
     )
-    assert "put * in place of its host" in translated(from_adbc(None, said)).message
+    assert "put * in place of its host" in translated(from_adbc(None, message)).message

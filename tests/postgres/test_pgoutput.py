@@ -126,10 +126,10 @@ def test_an_unchanged_large_key_is_taken_from_the_old_key() -> None:
 
 @pytest.mark.parametrize("keys_as_rows", [False, True])
 def test_an_old_row_of_nothing_but_a_key_is_an_old_key_where_those_are_logged_as_rows(*, keys_as_rows: bool) -> None:
-    told = Decoder(ORDERS, WANTED, everything, keys_as_rows=keys_as_rows)
+    with_keys_as_rows = Decoder(ORDERS, WANTED, everything, keys_as_rows=keys_as_rows)
     updates = [wire.update(ORDERS, [b"1", b"b"], old=[b"1", note]) for note in (None, b"a")]
     messages = [wire.insert(ORDERS, [b"1", None]), *updates, wire.update(ORDERS, [b"1", b"c"])]
-    decoded = rows(told.feed(batch(*transaction(1, DESCRIPTION, *messages))))
+    decoded = rows(with_keys_as_rows.feed(batch(*transaction(1, DESCRIPTION, *messages))))
     bare = changes.OLD_KEY if keys_as_rows else changes.OLD_ROW
     assert [row["old_kind"] for row in decoded] == [changes.OLD_NONE, bare, changes.OLD_ROW, changes.OLD_NONE]
 

@@ -53,7 +53,7 @@ class Server:
     pins: dict[str, View] | None = None
     _pinned: int = 0
 
-    def told(self, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
+    def messages_of(self, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
         """Yields the changes of these commits as the log has them."""
         changes = [(entry, change) for entry in commits for change in entry.changes]
         for at in range(0, len(changes), self.batch_rows):
@@ -239,7 +239,7 @@ class SimulatedUpstream:
         commits = self._database.between(View.parse(after.position), View.parse(upto.position))
         begin = self._database.slots[self._slot]
         assert all(entry.lsn >= begin for entry in commits), "these changes have been acknowledged"
-        for batch in self._server.told(commits):
+        for batch in self._server.messages_of(commits):
             yield batch
             yield batch.slice(0, 0)  # An empty batch, as where much of a log is about other tables.
 
@@ -305,7 +305,7 @@ class SimulatedChangeReader:
         begin = database.slots.get(self.slot)
         if begin is None or begin > int(self.after):
             raise DataLossError(f"the changes after {self.after} are gone")
-        yield from self.server.told(database.between(View.parse(self.after), View.parse(self.upto)))
+        yield from self.server.messages_of(database.between(View.parse(self.after), View.parse(self.upto)))
 
 
 def _position(text: str, named: dict[str, int]) -> int:

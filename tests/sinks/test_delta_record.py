@@ -127,10 +127,10 @@ def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("to_time", "told"), [(False, "version 2, so that it lacks"), (True, "a time, so that it may lack")]
+    ("to_time", "restored"), [(False, "version 2, so that it lacks"), (True, "a time, so that it may lack")]
 )
 def test_a_restore_is_reported_though_the_log_before_it_was_cleaned_up(
-    tmp_path: Path, apply: Apply, told: str, *, to_time: bool
+    tmp_path: Path, apply: Apply, restored: str, *, to_time: bool
 ) -> None:
     batches = [batch_of(row("insert", number, "x", "1")) for number in range(4)]
     for number in range(3):
@@ -141,9 +141,7 @@ def test_a_restore_is_reported_though_the_log_before_it_was_cleaned_up(
         os.utime(tmp_path / f"_delta_log/{version:020}.json", (now, now - 100 * (5 - version)))
     DeltaTable(tmp_path).restore(datetime.fromtimestamp(now - 250, UTC) if to_time else 2)
     clean_up_before(tmp_path, 5)
-    lost = (
-        rf"RESTORE, which is version 5 of .* back to {told} .* 'q' .* after version 2\. .* cleaned up: call start_over"
-    )
+    lost = rf"RESTORE, which is version 5 of .* back to {restored} .* after version 2\. .* cleaned up: call start_over"
     with pytest.raises(StateError, match=lost):
         apply(batches[3], 3)
     start_over(path=str(tmp_path), query="q")

@@ -40,7 +40,7 @@ def written(
     *,
     old: bool = False,
     stats: str = "{}",
-    said: Mapping[str, str] = NO_MORE,
+    metadata: Mapping[str, str] = NO_MORE,
 ) -> None:
     """Makes a table of the columns `a` and `t`, with row 1 in a file as Spark writes it; `said` is its metadata."""
     rows = pa.table({"a": pa.array([1], pa.int64()), "t": pa.array([value], kind)})
@@ -48,7 +48,7 @@ def written(
     file = table / "a b.parquet"
     with pq.ParquetWriter(file, rows.schema, use_deprecated_int96_timestamps=old, store_schema=False) as writer:
         writer.write_table(rows)
-        writer.add_key_value_metadata({f"org.apache.spark.{name}": text for name, text in said.items()})
+        writer.add_key_value_metadata({f"org.apache.spark.{name}": text for name, text in metadata.items()})
     add = {"path": "a%20b.parquet", "partitionValues": {}, "size": file.stat().st_size, "modificationTime": 1}
     vectors.commit(table, [{"add": {**add, "dataChange": True, "stats": stats}}])
 
@@ -103,7 +103,7 @@ AS_BEFORE_3 = {"version": "4.3.0", "legacyDateTime": ""}
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "said", "old"),
+    ("kind", "value", "metadata", "old"),
     [
         (DAY, date(1582, 10, 4), AS_BEFORE_3, False),
         (DAY, date(1, 1, 1), BEFORE_3, False),
@@ -114,10 +114,10 @@ AS_BEFORE_3 = {"version": "4.3.0", "legacyDateTime": ""}
     ],
 )
 def test_a_file_of_the_calendar_of_before_spark_3_is_refused(
-    tmp_path: Path, kind: pa.DataType, value: Any, said: Mapping[str, str], *, old: bool
+    tmp_path: Path, kind: pa.DataType, value: Any, metadata: Mapping[str, str], *, old: bool
 ) -> None:
     """Spark takes a day of such a file for the one that was meant, and deltalake for another one."""
-    written(tmp_path, kind, value, old=old, said=said)
+    written(tmp_path, kind, value, old=old, metadata=metadata)
     with pytest.raises(TableError, match=r"the file a b.parquet of .* 1582, or times before 1900, .* = CORRECTED"):
         apply(tmp_path, kind)
     assert DeltaTable(tmp_path).version() == 1
@@ -127,13 +127,13 @@ def test_a_file_of_the_calendar_of_before_spark_3_is_refused(
 def test_statistics_say_which_days_a_file_has(tmp_path: Path, least: str, *, refused: bool) -> None:
     ends = f'"minValues":{{"t":"{least}"}},"maxValues":{{"t":"9999-12-31"}}'
     stats = f'{{"numRecords":1,{ends},"nullCount":{{"t":0}}}}'
-    written(tmp_path, DAY, date(1, 1, 1), stats=stats, said=AS_BEFORE_3)
+    written(tmp_path, DAY, date(1, 1, 1), stats=stats, metadata=AS_BEFORE_3)
     with pytest.raises(TableError) if refused else nullcontext():
         apply(tmp_path, DAY)
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "said"),
+    ("kind", "value", "metadata"),
     [
         (DAY, date(1582, 10, 15), AS_BEFORE_3),
         (DAY, date(1, 1, 1), {"version": "3.5.0"}),
@@ -145,9 +145,9 @@ def test_statistics_say_which_days_a_file_has(tmp_path: Path, least: str, *, ref
     ],
 )
 def test_files_of_one_calendar_are_merged_with(
-    tmp_path: Path, kind: pa.DataType, value: Any, said: Mapping[str, str]
+    tmp_path: Path, kind: pa.DataType, value: Any, metadata: Mapping[str, str]
 ) -> None:
-    written(tmp_path, kind, value, said=said)
+    written(tmp_path, kind, value, metadata=metadata)
     apply(tmp_path, kind)
     assert [found["t"] for found in pa.table(DeltaTable(tmp_path).scan()).to_pylist() if found["a"] == 1] == [value]
 

@@ -118,7 +118,7 @@ def test_where_no_more_files_may_be_opened_staged_ones_are_not_reported_as_lost(
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("text", "kind"),
     [
         ("AWS Error SLOW_DOWN during UploadPart operation: Please reduce your request rate.", StagingUnreachableError),
         ("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation: No response body.", StagingUnreachableError),
@@ -135,11 +135,11 @@ def test_where_no_more_files_may_be_opened_staged_ones_are_not_reported_as_lost(
     ],
 )
 def test_whether_a_store_may_answer_later_follows_from_its_error(
-    staging: Staging, folder: Path, said: str, kind: type[BackfillError]
+    staging: Staging, folder: Path, text: str, kind: type[BackfillError]
 ) -> None:
     class Refusing:
         def __getattr__(self, _: str) -> Any:
-            raise OSError(said)
+            raise OSError(text)
 
     refusing: Any = Refusing()
     staging._folder._opened = refusing, str(folder)
@@ -150,7 +150,7 @@ def test_whether_a_store_may_answer_later_follows_from_its_error(
         lambda: list(staging.of_batch(7).read(NAME)),
     ]
     for use in uses:
-        with pytest.raises(kind, match=re.escape(said)) as found:
+        with pytest.raises(kind, match=re.escape(text)) as found:
             use()
         assert type(found.value) is kind
 

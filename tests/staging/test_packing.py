@@ -110,8 +110,8 @@ def test_the_same_changes_make_the_same_parts_and_files(
 ) -> None:
     def packed() -> tuple[list[object], list[tuple[str, bytes]]]:
         parts = pack(changes(*sizes), SCHEMA, staging.of_batch(7), 2)
-        told: list[object] = [part if isinstance(part, InlineChanges) else part.names for part in parts]
-        return told, sorted((path.name, path.read_bytes()) for path in tmp_path.rglob("*.arrow"))
+        described: list[object] = [part if isinstance(part, InlineChanges) else part.names for part in parts]
+        return described, sorted((path.name, path.read_bytes()) for path in tmp_path.rglob("*.arrow"))
 
     assert packed() == packed()
 

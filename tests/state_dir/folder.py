@@ -94,7 +94,7 @@ class Folder:
         assert record.commit(barrier)
         return barrier
 
-    def told(self) -> dict[int, tuple[Any, ...]]:
+    def stored_rows(self) -> dict[int, tuple[Any, ...]]:
         """Returns what the table `backfill_progress` says of each vnode: position, whether finished, number of rows."""
         with self.open() as store:
             rows = zip(*(column.to_pylist() for column in store.progress().columns), strict=True)
@@ -105,8 +105,8 @@ class Folder:
             return store.epoch()
 
 
-TOLD_IN_THE_MIDDLE = {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
-TOLD_WHEN_DONE = {0: (None, True, 5), 1: (None, True, 4), 2: (None, True, 0)}
+ROWS_IN_THE_MIDDLE = {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
+ROWS_WHEN_DONE = {0: (None, True, 5), 1: (None, True, 4), 2: (None, True, 0)}
 """What `Folder.told` gives at `MIDDLE` and `DONE`."""
 
 

@@ -17,9 +17,9 @@ from tests.state_dir.folder import (
     DONE,
     MIDDLE,
     OVER,
+    ROWS_IN_THE_MIDDLE,
+    ROWS_WHEN_DONE,
     START,
-    TOLD_IN_THE_MIDDLE,
-    TOLD_WHEN_DONE,
     Folder,
     adopt,
     barrier_of,
@@ -30,10 +30,10 @@ def test_a_barrier_names_only_the_vnodes_that_moved(folder: Folder) -> None:
     record, named = folder.begun()
     record.commit(barrier_of(named, 1, START))
     record.commit(barrier_of(named, 2, MIDDLE))
-    assert folder.told() == TOLD_IN_THE_MIDDLE
+    assert folder.stored_rows() == ROWS_IN_THE_MIDDLE
     record.commit(barrier_of(named, 3, DONE))
     record.commit(barrier_of(named, 4, OVER))
-    assert folder.told() == TOLD_WHEN_DONE
+    assert folder.stored_rows() == ROWS_WHEN_DONE
     assert folder.epoch() == 4
 
 
@@ -47,7 +47,7 @@ def test_a_barrier_names_all_vnodes_where_an_older_copy_of_the_file_was_put_back
     adopt(other, barrier_of(named, 1, START))
     assert other.commit(barrier_of(named, 1, START))
     assert record.commit(barrier_of(named, 3, DONE))
-    assert folder.told() == TOLD_WHEN_DONE
+    assert folder.stored_rows() == ROWS_WHEN_DONE
 
 
 def test_recording_a_barrier_again_does_not_open_the_file(folder: Folder) -> None:
@@ -61,11 +61,11 @@ def test_recording_a_barrier_again_does_not_open_the_file(folder: Folder) -> Non
 
 def test_recording_the_same_barrier_in_a_new_process_changes_nothing(folder: Folder) -> None:
     barrier = folder.recorded(4)
-    before = folder.told()
+    before = folder.stored_rows()
     record = folder.process()
     adopt(record, barrier)
     assert record.commit(barrier)
-    assert (folder.told(), folder.epoch()) == (before, 4)
+    assert (folder.stored_rows(), folder.epoch()) == (before, 4)
 
 
 def test_while_somebody_looks_into_the_file_recording_is_put_off_and_made_up_for(folder: Folder) -> None:
@@ -76,7 +76,7 @@ def test_while_somebody_looks_into_the_file_recording_is_put_off_and_made_up_for
     folder.error = None
     assert folder.epoch() == 1
     assert record.commit(barrier_of(named, 3, MIDDLE))
-    assert folder.told() == TOLD_IN_THE_MIDDLE
+    assert folder.stored_rows() == ROWS_IN_THE_MIDDLE
 
 
 def test_that_recording_is_put_off_is_reported_once_until_it_succeeds(
@@ -107,7 +107,7 @@ def test_a_backfill_that_ended_while_somebody_looked_is_finished_in_the_table_to
         adopt(record, over)
     assert record.commit(over)
     # Nobody knows any more how many rows of each vnode the last batches read.
-    assert folder.told() == {0: (None, True, 5), 1: (None, True, None), 2: (None, True, None)}
+    assert folder.stored_rows() == {0: (None, True, 5), 1: (None, True, None), 2: (None, True, None)}
 
 
 def test_a_directory_lost_after_the_backfill_says_that_all_vnodes_are_finished(folder: Folder) -> None:
@@ -115,7 +115,7 @@ def test_a_directory_lost_after_the_backfill_says_that_all_vnodes_are_finished(f
     record = folder.process()
     adopt(record, barrier)
     assert record.commit(barrier)
-    assert folder.told() == dict.fromkeys(range(3), (None, True, None))
+    assert folder.stored_rows() == dict.fromkeys(range(3), (None, True, None))
 
 
 def test_once_only_changes_are_followed_not_every_barrier_is_recorded(folder: Folder) -> None:

@@ -10,7 +10,7 @@ from backfill.epoch import Epoch
 from backfill.errors import StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import LastRowsOptions, OnExistingState, StartupMode
-from tests.state_dir.folder import DONE, MIDDLE, START, TOLD_IN_THE_MIDDLE, TOLD_WHEN_DONE, Folder, Upstream, adopt
+from tests.state_dir.folder import DONE, MIDDLE, ROWS_IN_THE_MIDDLE, ROWS_WHEN_DONE, START, Folder, Upstream, adopt
 
 
 def test_a_stream_begins_under_a_name_of_its_own(folder: Folder) -> None:
@@ -94,7 +94,7 @@ def test_a_restart_removes_what_the_old_stream_made_and_takes_a_new_name(folder:
     assert folder.forgotten == [barrier.stream]
     assert named.stream != barrier.stream
     assert folder.epoch() is None
-    assert folder.told() == {}
+    assert folder.stored_rows() == {}
 
 
 @pytest.mark.parametrize("how", OnExistingState)
@@ -126,7 +126,7 @@ def test_a_directory_of_this_stream_is_brought_up_to_date(folder: Folder) -> Non
     assert adopt(record, barrier) == barrier.bookmark
     assert record.commit(later)
     assert folder.epoch() == 6
-    assert folder.told() == TOLD_WHEN_DONE
+    assert folder.stored_rows() == ROWS_WHEN_DONE
 
 
 def test_a_directory_that_is_behind_is_brought_up_to_date(folder: Folder) -> None:
@@ -135,7 +135,7 @@ def test_a_directory_that_is_behind_is_brought_up_to_date(folder: Folder) -> Non
     record = folder.process()
     adopt(record, later)
     assert record.commit(later)
-    assert folder.told() == TOLD_IN_THE_MIDDLE
+    assert folder.stored_rows() == ROWS_IN_THE_MIDDLE
 
 
 def test_a_directory_that_was_lost_is_rebuilt_from_the_offset(folder: Folder) -> None:
@@ -149,7 +149,7 @@ def test_a_directory_that_was_lost_is_rebuilt_from_the_offset(folder: Folder) ->
         assert from_text(store.offset() or "") == barrier
     assert found is not None
     assert (found.stream_id, found.properties) == ("1f0c9a77", (("slot", "s"),))
-    assert folder.told() == TOLD_IN_THE_MIDDLE
+    assert folder.stored_rows() == ROWS_IN_THE_MIDDLE
 
 
 def test_a_directory_of_another_stream_is_refused(folder: Folder) -> None:

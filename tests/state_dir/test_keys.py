@@ -14,7 +14,7 @@ from backfill.progress import Progress
 from backfill.upstream import Bookmark, TableSchema
 from backfill.vnode import Key
 from tests.simulator.upstream import TABLE
-from tests.state_dir.folder import DONE, MIDDLE, OVER, TOLD_IN_THE_MIDDLE, Folder, Upstream, adopt
+from tests.state_dir.folder import DONE, MIDDLE, OVER, ROWS_IN_THE_MIDDLE, Folder, Upstream, adopt
 
 
 class Rekeyed(Upstream):
@@ -81,4 +81,4 @@ def test_while_positions_are_left_another_key_is_refused(
     barrier = folder.recorded(4, MIDDLE)
     with pytest.raises(kind, match=reason):
         adopt(folder.process(upstream=now), barrier)
-    assert folder.told() == TOLD_IN_THE_MIDDLE
+    assert folder.stored_rows() == ROWS_IN_THE_MIDDLE

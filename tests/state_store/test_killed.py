@@ -43,8 +43,8 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_barrier(tmp_path: Path) 
         acknowledged = max(reached, run_and_kill(_WRITER, path, after, stores=kill == KILLS - 1))
         with DuckDBProgressStore(path) as store:
             reached, offset, rows = store.epoch() or 0, store.offset(), rows_of(store.progress())
-        told = f"seed {seed}, kill {kill}"
-        assert reached >= acknowledged, told
-        assert offset == (f'{{"epoch":{reached}}}' if reached else None), told
-        assert rows == [(vnode, "eu", reached, False, reached) for vnode in range(VNODES) if reached], told
+        where = f"seed {seed}, kill {kill}"
+        assert reached >= acknowledged, where
+        assert offset == (f'{{"epoch":{reached}}}' if reached else None), where
+        assert rows == [(vnode, "eu", reached, False, reached) for vnode in range(VNODES) if reached], where
     assert reached

@@ -95,8 +95,8 @@ def test_an_error_about_the_copy_names_the_file(path: Path) -> None:
     """The copy is gone by then, so nobody could find it."""
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE format SET version = 99")
-    told = rf"{re.escape(str(path))} has format version 99"
-    with pytest.raises(StateStoreError, match=told) as caught, looked_at(path) as look:
+    message = rf"{re.escape(str(path))} has format version 99"
+    with pytest.raises(StateStoreError, match=message) as caught, looked_at(path) as look:
         look.epoch()
     assert "backfill-look-" not in str(caught.value)
 

@@ -41,10 +41,10 @@ def step(spark: Spark, max_rows: int | None = 2) -> list[tuple[str, Key, str | N
     rows = spark.read()
     spark.commit(rows)
     spark.check()
-    return told(rows)
+    return changes_of(rows)
 
 
-def told(rows: list[Output]) -> list[tuple[str, Key, str | None]]:
+def changes_of(rows: list[Output]) -> list[tuple[str, Key, str | None]]:
     ordered = sorted(rows, key=lambda row: (row[7], rank(row[:2]) if row[0] is not None else (0, 0)))
     return [(row[3], row[:2], row[2]) for row in ordered]
 

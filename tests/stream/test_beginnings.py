@@ -13,7 +13,7 @@ from backfill.options import OnExistingState, StartupMode
 from backfill.whole_rows.completing import Rules
 from backfill_state import InMemoryProgressStore
 from tests.simulator.harness import Spark
-from tests.stream.scenario import KEYS, StartQuery, caught_up, insert, snapshot_of, step, told, update
+from tests.stream.scenario import KEYS, StartQuery, caught_up, changes_of, insert, snapshot_of, step, update
 
 
 def test_a_stream_of_changes_alone_reads_no_rows(start: StartQuery) -> None:
@@ -189,7 +189,7 @@ def test_what_the_sink_left_unread_is_read_for_the_rows_that_are_kept(start: Sta
     unread(spark)
     update(spark, KEYS[0])
     assert spark.plan(None)
-    assert told(spark.read()) == [
+    assert changes_of(spark.read()) == [
         ("update_preimage", KEYS[0], "at first"),
         ("update_postimage", KEYS[0], "changed"),
     ]

@@ -6,7 +6,7 @@ import pytest
 
 from backfill.progress import Finished
 from tests.simulator.database import Change, Key
-from tests.stream.scenario import KEYS, StartQuery, delete, insert, move, row, snapshot_of, step, told, update
+from tests.stream.scenario import KEYS, StartQuery, changes_of, delete, insert, move, row, snapshot_of, step, update
 
 
 def test_the_worked_example_of_the_package(start: StartQuery) -> None:
@@ -70,7 +70,7 @@ def test_a_row_that_moves_over_the_position_is_neither_lost_nor_doubled(
     move(spark, old, new)
     spark.plan(2)
     rows = spark.read()
-    assert told([found for found in rows if not found[4]]) == emitted
+    assert changes_of([found for found in rows if not found[4]]) == emitted
     spark.commit(rows)
     while step(spark):
         pass

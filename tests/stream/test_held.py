@@ -23,8 +23,8 @@ def test_while_it_is_paused_changes_flow_and_the_snapshot_stands_still(start: St
     delete(spark, KEYS[1])
     assert step(spark) == [("delete", KEYS[1], None)]
     assert step(spark) == []
-    told = spark.stream().report()
-    assert (told["control"], told["control_rows"]) == ("paused", 0)
+    figures = spark.stream().report()
+    assert (figures["control"], figures["control_rows"]) == ("paused", 0)
     spark.crash()
     assert step(spark) == []
     spark.control = spark.control.resumed()
@@ -42,8 +42,8 @@ def test_a_pause_is_shown_after_the_backfill_too_while_rows_wait_to_be_read_agai
     assert "control" not in spark.stream().report()
     spark.ask_again()
     assert step(spark) == []
-    told = spark.stream().report()
-    assert (told["phase"], told["control"], told["control_rows"]) == ("changes", "paused", 0)
+    figures = spark.stream().report()
+    assert (figures["phase"], figures["control"], figures["control_rows"]) == ("changes", "paused", 0)
     spark.control = spark.control.resumed()
     while step(spark):
         pass

@@ -84,5 +84,5 @@ def test_other_processes_learn_until_when_the_output_is_complete(
 
 
 def counts(spark: Spark) -> tuple[object, object]:
-    told = spark.stream().report()
-    return told["changes_passed_on"], told["changes_held_back"]
+    report = spark.stream().report()
+    return report["changes_passed_on"], report["changes_held_back"]

@@ -16,13 +16,13 @@ from tests.stream.scenario import (
     KEYS,
     StartQuery,
     caught_up,
+    changes_of,
     delete,
     insert,
     row,
     rows_again,
     snapshot_of,
     step,
-    told,
     update,
 )
 
@@ -77,7 +77,7 @@ def test_a_chunk_that_was_lost_while_rows_were_taken_again_comes_in_another_batc
     insert(spark, KEYS[1])
     delete(spark, KEYS[2])
     rows = spark.read()
-    assert told(rows) == [("update_postimage", KEYS[0], "before")], "nothing that is later than the batch"
+    assert changes_of(rows) == [("update_postimage", KEYS[0], "before")], "nothing that is later than the batch"
     spark.crash()
     assert same_rows(spark.read(), rows)
     spark.commit(rows)
@@ -111,7 +111,7 @@ def test_the_offsets_alone_are_enough_to_go_on_taking_rows_again(start: StartQue
     insert(spark, KEYS[8])
     assert spark.read() == [], "of what it had to read, all is left to another batch"
     spark.commit([])
-    found = [*told(first), *step(spark, None)]
+    found = [*changes_of(first), *step(spark, None)]
     assert sorted(found) == sorted([*rows_again(*KEYS[:5]), ("insert", KEYS[8], "new")])
     assert spark.done == 1
 
@@ -124,7 +124,7 @@ def test_rows_that_are_taken_again_are_read_after_a_crash_if_the_state_is_still_
     spark.plan(None)
     spark.crash()
     rows = spark.read()
-    assert sorted(told(rows)) == sorted(rows_again(*KEYS[:6]))
+    assert sorted(changes_of(rows)) == sorted(rows_again(*KEYS[:6]))
     spark.commit(rows)
     assert step(spark, None) == []
     assert spark.done == 1

@@ -7,7 +7,7 @@ import pytest
 from backfill.errors import TruncateError
 from backfill.options import OnTruncate
 from tests.simulator.database import TRUNCATION, Change
-from tests.stream.scenario import KEYS, StartQuery, caught_up, insert, row, step, told
+from tests.stream.scenario import KEYS, StartQuery, caught_up, changes_of, insert, row, step
 
 
 def test_a_truncation_ends_the_stream_and_says_what_to_set(start: StartQuery) -> None:
@@ -43,7 +43,7 @@ def test_a_truncation_is_passed_over_where_that_was_asked_for(start: StartQuery)
         pass
     spark.database.commit([TRUNCATION, Change(None, row(KEYS[9]))])
     spark.plan()
-    assert told(spark.read()) == [("insert", KEYS[9], "new")]
+    assert changes_of(spark.read()) == [("insert", KEYS[9], "new")]
 
 
 def test_rows_that_were_read_after_the_present_at_which_a_query_stops_are_reported_after_a_truncation(

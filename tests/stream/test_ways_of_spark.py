@@ -9,7 +9,7 @@ from backfill.offset import to_text
 from backfill.stream import MOST_LOST
 from tests.simulator.harness import same_rows
 from tests.simulator.sink import output_rows
-from tests.stream.scenario import KEYS, StartQuery, caught_up, delete, insert, snapshot_of, step, told, update
+from tests.stream.scenario import KEYS, StartQuery, caught_up, changes_of, delete, insert, snapshot_of, step, update
 
 
 def test_the_first_batch_may_be_asked_for_many_times_and_by_many_processes(start: StartQuery) -> None:
@@ -67,7 +67,7 @@ def test_a_chunk_that_was_lost_is_read_again_and_its_changes_are_not_given_twice
     spark.crash()
     update(spark, KEYS[2], "between")
     rows = spark.read()
-    assert told(rows) == [("insert", KEYS[2], "between"), ("insert", KEYS[3], "at first")]
+    assert changes_of(rows) == [("insert", KEYS[2], "between"), ("insert", KEYS[3], "at first")]
     spark.commit(rows)
     spark.check()
     update(spark, KEYS[2], "after")

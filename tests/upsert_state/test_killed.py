@@ -50,11 +50,11 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_batch(tmp_path: Path) ->
         # The first kills fall into the making of the file, the later ones anywhere.
         after = moments.uniform(0, 0.05 if kill < 2 else 0.6)
         acknowledged = max(reached, run_and_kill(_WRITER, path, after, stores=kill == KILLS - 1))
-        told = f"seed {seed}, kill {kill}"
+        where = f"seed {seed}, kill {kill}"
         with state_at(path) as state:
             reached = int(state.token() or 0)
-            assert reached >= acknowledged, told
-            assert state.totals() == (Totals(KEYS, 0, KEYS * LINE) if reached else Totals()), told
+            assert reached >= acknowledged, where
+            assert state.totals() == (Totals(KEYS, 0, KEYS * LINE) if reached else Totals()), where
             found = {(entry[0], entry[-1]) for entry in entries(state, *(("eu", key) for key in range(KEYS)))}
-            assert found == {(reached, ("x", float(reached))) if reached else (None, (None, None))}, told
+            assert found == {(reached, ("x", float(reached))) if reached else (None, (None, None))}, where
     assert reached
