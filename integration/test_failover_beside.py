@@ -24,17 +24,23 @@ from integration.test_failover import Pair, leading_to, with_standby
 from integration.waiting import eventually
 
 
+def backfilled(start_postgres: Callable[..., LocalServer], start_stream: StartStream) -> Pair:
+    """A primary and its standby, which has the slot of a stream that has read the table and is stopped."""
+    primary, other, database = with_standby(start_postgres)
+    servers = Pair(primary, other, start_stream(database=database, vnodeCount="4", numPartitions="2"))
+    servers.run.backfill()
+    servers.synchronize()
+    servers.run.stop()
+    return servers
+
+
 def test_changes_are_not_read_from_a_primary_that_stayed_behind_while_all_else_is_asked_of_the_new_one(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    primary, other, database = with_standby(start_postgres)
-    run = start_stream(database=database, url=leading_to(primary, other), vnodeCount="4", numPartitions="2")
-    servers = Pair(primary, other, run)
-    run.backfill()
-    servers.synchronize()
-    run.stop()
+    servers = backfilled(start_postgres, start_stream)
+    primary, run = servers.primary, servers.run
     servers.hand_over()
-    run.restart()
+    run.restart(url=leading_to(primary, servers.other))
     churn(run.database, 1)
     run.catch_up()
     monkeypatch.setattr(IdleSessions, "take", lambda *_: None)  # As when half a minute has passed.
@@ -79,16 +85,12 @@ def test_the_history_of_a_timeline_is_not_asked_of_a_primary_that_stayed_behind(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked over a connection of its own, which may lead to another server. The next try asks the right one."""
-    primary, other, database = with_standby(start_postgres)
-    run = start_stream(database=database, vnodeCount="4", numPartitions="2")
-    servers = Pair(primary, other, run)
-    run.backfill()
-    servers.synchronize()
-    run.stop()
+    servers = backfilled(start_postgres, start_stream)
+    run = servers.run
     servers.hand_over()
-    primary.start()
-    run.restart(url=leading_to(other))
-    ours, elsewhere = Connector.here, iter([Connector.of(primary.dsn)])
+    servers.primary.start()
+    run.restart(url=leading_to(servers.other))
+    ours, elsewhere = Connector.here, iter([Connector.of(servers.primary.dsn)])
 
     def here(connector: Connector, **parameters: str) -> str:
         return ours(next(elsewhere, connector) if parameters else connector, **parameters)
@@ -145,15 +147,11 @@ def test_the_error_for_a_snapshot_alone_says_that_the_standby_may_lack_what_it_w
 def test_changes_between_positions_are_planned_anew_where_they_were_planned_on_the_primary_from_before(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:
-    primary, other, database = with_standby(start_postgres)
-    run = start_stream(database=database, vnodeCount="4", numPartitions="2")
-    servers = Pair(primary, other, run)
-    run.backfill()
-    servers.synchronize()
-    run.stop()
-    ((start,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
-    database.execute("INSERT INTO t (id) VALUES (900001)")
-    url = f"{leading_to(primary, other)} target_session_attrs=read-write"
+    servers = backfilled(start_postgres, start_stream)
+    run = servers.run
+    ((start,),) = run.database.execute("SELECT pg_current_wal_insert_lsn()::text")
+    run.database.execute("INSERT INTO t (id) VALUES (900001)")
+    url = f"{leading_to(servers.primary, servers.other)} target_session_attrs=read-write"
     given = {"url": url, "dbtable": "t", "slotName": run.slot, "startingPosition": start}
 
     def planned() -> ChangeReader:
