@@ -138,14 +138,14 @@ class PostgresUpstream:
         return (*place.names, *self._keeping(Baseline.with_table(self._table)).names)
 
     def attach(self, bookmark: Bookmark, after: Epoch | None, ahead: Collection[str] = ()) -> Bookmark:
-        table, place, begun = self._table, Place.of(bookmark), Baseline.of(bookmark)
+        table, place, baseline = self._table, Place.of(bookmark), Baseline.of(bookmark)
         require_lasting_snapshots(table.server)
         place.require_named(self._options)
         if after is not None:
-            begun.require_same_table(table)
-            begun.require_same_filter(table)
-            begun = self._keeping(begun)
-        log = ChangeLog(self._connector, self._options, table, place, begun)
+            baseline.require_same_table(table)
+            baseline.require_same_filter(table)
+            baseline = self._keeping(baseline)
+        log = ChangeLog(self._connector, self._options, table, place, baseline)
         for item in ahead:
             log.has_reached(Position.parse(item))
         self._epochs.attach(log)
@@ -155,10 +155,10 @@ class PostgresUpstream:
         else:
             self._sessions.run(lambda session: log.find_place(session, Position.parse(after.position)))
             log.report_carried()
-        return renewed(bookmark, (*log.place.names, *begun.started(table).names))
+        return renewed(bookmark, (*log.place.names, *baseline.started(table).names))
 
-    def _keeping(self, begun: Baseline) -> Baseline:
-        return begun if self._options.stream.last_rows is None else begun.keeping(self._table)
+    def _keeping(self, baseline: Baseline) -> Baseline:
+        return baseline if self._options.stream.last_rows is None else baseline.keeping(self._table)
 
     def added(self) -> Added:
         return self._epochs.log.added
@@ -175,9 +175,9 @@ class PostgresUpstream:
     def _begun(self, bookmark: Bookmark) -> Baseline:
         """How this table was when the stream began. Raises where that was another one, whose key order says nothing."""
         Place.of(bookmark)  # Raises where it is not of a table of PostgreSQL.
-        begun = Baseline.of(bookmark)
-        begun.require_same_table(self._table)
-        return begun
+        baseline = Baseline.of(bookmark)
+        baseline.require_same_table(self._table)
+        return baseline
 
     def is_own(self, bookmark: Bookmark, stream: str) -> bool:
         return stream in Place.of(bookmark).slot

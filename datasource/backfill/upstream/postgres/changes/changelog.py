@@ -60,19 +60,21 @@ class _Asked:
 class ChangeLog:
     """Reads the changes of the next batch; what is found decides where that batch ends."""
 
-    def __init__(self, connector: Connector, options: Options, table: Table, place: Place, begun: Baseline) -> None:
+    def __init__(self, connector: Connector, options: Options, table: Table, place: Place, baseline: Baseline) -> None:
         self._connector = connector
         self._fails_on_data_loss = options.fail_on_data_loss
         self._table = table
         self.place = place
-        self.begun = begun
+        self.baseline = baseline
         self.expected = ExpectedMessages()
         # Whether the table still has these columns is checked after each reading. No column number is given twice, so
         # a column that has one of these now has had it all along.
-        self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
+        self.added = Added(frozenset(baseline.added(table)), frozenset(item.name for item in table.description.columns))
         self.kept = KeptChanges()
         self._reported: set[str] = set()
-        self._partitions = PartitionWarnings(table.description, begun.known_partitions, begun.partitions_listed_in)
+        self._partitions = PartitionWarnings(
+            table.description, baseline.known_partitions, baseline.partitions_listed_in
+        )
         self._published: Published | None = None
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes are known to be lost, because the slot no longer has them."""
@@ -249,7 +251,7 @@ class ChangeLog:
 
     def report_carried(self) -> None:
         """Logs which columns were redefined since the last start, and which were added since the stream began."""
-        redefined = self.begun.redefined(self._table)
+        redefined = self.baseline.redefined(self._table)
         if redefined:
             logger.warning(
                 "column %s of %s got another type, precision, scale, length or expression since the query was last "
@@ -261,7 +263,7 @@ class ChangeLog:
                 if not set(redefined).isdisjoint(self._table.schema.key)
                 else "",
             )
-        added = self.begun.added(self._table)
+        added = self.baseline.added(self._table)
         if added:
             logger.warning(
                 "column %s was added to %s since the stream began; %s, whatever the table has in it",

@@ -92,7 +92,7 @@ class PinnedEpochs:
             reading.log.require_same_log(reading.session)
             raise
         # The collations that the key is ordered by.
-        collations = reading.log.begun.collations if reading.is_attached else self._table.collations
+        collations = reading.log.baseline.collations if reading.is_attached else self._table.collations
         require_unchanged(exported.session, self._table, collations)
         return exported
 
