@@ -293,9 +293,7 @@ class Place:
                 f"replication slot {self.slot} belongs to system {self.log.system}, and url leads to system "
                 f"{server.system_identifier}; nothing was dropped. Point url at the former system. If that is gone "
                 "for good, delete stateDir or name an empty one. If its slot was copied to the new system, as by "
-                "pg_upgrade, also run SELECT "
-                f"pg_drop_replication_slot('{self.slot}'){publication_too} "
-                "there"
+                f"pg_upgrade, also run SELECT pg_drop_replication_slot('{self.slot}'){publication_too} there"
             )
         if not self.own_publication:
             return (slot.drop(session, self.slot),)
